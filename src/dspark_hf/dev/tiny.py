@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from ..models import DSparkConfig, DSparkDrafter
+from dspark_hf.models import DSparkConfig, DSparkDrafter
 
 
 SIZES: dict[str, Any] = {
