@@ -1,0 +1,294 @@
+"""
+A verification policy in a decode loop: what it remembers about rows, and its decisions round by round.
+
+How a loop uses it, one object per `generate` call:
+
+    policy = DecodingPolicy(drafter.policy, drafter.cost_curve, num_slots=K, sampling=do_sample,
+                            temperatures=calibration.temperatures, biases=calibration.biases, layout="padded")
+    drafts = policy.should_draft(row_ids, context=n)                # list[bool], one per row of this round
+    lengths = policy(confidence_logits, drafting_ids, plain_rows=p, context=n)  # [R] int64; logits raw [R, K], or None
+    length = policy.length_of_one(confidence_list, row_id, context=n)  # the same for one row, on Python floats
+    policy.observe(row_ids, drafted, verified, accepted, context=n)  # after verification, ALL rows of the forward
+    policy.forget(row_id)                                           # a finished row
+
+`row_ids` are any hashables that stay with a row while the batch is compacted. `drafted`, `verified` and `accepted` count tokens
+per row without the bonus token; a row that did not draft reports 0, 0, 0. `context` (cached tokens per row, a mean for many) is
+optional.
+
+Under sampling every decision is non-anticipating: it uses older rounds, the confidences up to the slot it decides, and other
+rows. Knows nothing of models, caches or tokens.
+"""
+
+# R rows, K slots
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .bypass import BypassState
+from .history import AcceptanceHistory, History, survival_of
+from .scheduler import DEFAULT_THRESHOLD, check_policy, rounded_lengths, schedule
+from .single import early_stop_one, lookahead_one, optimal_one, threshold_one
+
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from .cost import CostCurve
+
+
+@dataclass
+class _Row:
+    acceptance: AcceptanceHistory
+    bypass: BypassState
+
+
+class DecodingPolicy:
+    """
+    Decides per round which rows draft and how much of each draft is verified.
+
+    Args:
+        policy (`Mapping`): `{"name": ..., **knobs}` as `drafter.policy` holds it. Knobs: `threshold`, `tiers`, `bypass`.
+        curve (`CostCurve` or `None`): cost of this machine; without it nothing is trimmed (except by `threshold`) or bypassed.
+        num_slots (`int`): K, drafted tokens per round.
+        sampling (`bool`): tokens are sampled; `optimal` is refused.
+        temperatures, biases (`Sequence[float]`, *optional*): calibration of this regime, one per slot:
+            `c_k = sigmoid(logit_k / temperature_k + bias_k)`. Default: identity.
+        layout (`str`, *optional*, defaults to `"ragged"`): `"padded"` if every row of a forward is as wide as the longest.
+
+    Raises:
+        ValueError: unknown or forbidden policy, threshold out of range, calibration of another number of slots.
+    """
+
+    def __init__(
+        self,
+        policy: Mapping[str, Any],
+        curve: CostCurve | None,
+        *,
+        num_slots: int,
+        sampling: bool,
+        temperatures: Sequence[float] | None = None,
+        biases: Sequence[float] | None = None,
+        layout: str = "ragged",
+    ):
+        self.name: str = policy["name"]
+        threshold = policy.get("threshold")
+        check_policy(self.name, threshold=threshold, sampling=sampling, layout=layout)
+        self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
+        self.tiers = policy.get("tiers")
+        self.curve = curve
+        self.num_slots = num_slots
+        self.sampling = sampling
+        self.layout = layout
+        self.temperatures = _per_slot(temperatures, num_slots, "temperatures", 1.0)
+        self.biases = _per_slot(biases, num_slots, "biases", 0.0)
+        self.bypasses = self.name == "auto" and curve is not None and policy.get("bypass", True)
+        self._active = _active_policy(self.name, curve)
+        self._tier_of = rounded_lengths(num_slots, self.tiers)
+        self._rows: dict[Hashable, _Row] = {}
+        self._survivals: deque[tuple[dict[Hashable, int], torch.Tensor]] = deque(maxlen=2)
+        self._seconds: dict[Any, list[float]] = {}
+
+    def should_draft(self, row_ids: Sequence[Hashable], *, context: int | None = None) -> list[bool]:
+        """One bool per row: draft, or take a plain decoding step. From older rounds only; changes nothing."""
+        if not self.bypasses:
+            return [True] * len(row_ids)
+        return [self._row(row).bypass.drafts for row in row_ids]
+
+    def __call__(
+        self,
+        confidence_logits: torch.Tensor | None,
+        row_ids: Sequence[Hashable],
+        *,
+        plain_rows: int = 0,
+        context: int | None = None,
+    ) -> torch.Tensor:
+        """
+        Lengths to verify of the rows that drafted.
+
+        Args:
+            confidence_logits (`torch.Tensor` or `None`): `[R, K]`, raw. `None` (a drafter without the head) stands for what
+                older rounds say.
+            row_ids (`Sequence`): the R rows.
+            plain_rows (`int`, *optional*, defaults to 0): rows of the same forward that did not draft.
+            context (`int`, *optional*): cached tokens per row.
+
+        Returns:
+            `torch.Tensor`: `[R]` int64 in 0..K, on the device of the logits (CPU without logits).
+        """
+        rows = len(row_ids)
+        if confidence_logits is not None and confidence_logits.shape != (rows, self.num_slots):
+            raise ValueError(
+                f"confidence_logits must be [{rows}, {self.num_slots}], got {list(confidence_logits.shape)}"
+            )
+        on_host = confidence_logits is None or confidence_logits.device.type == "cpu"
+        if rows == 1 and plain_rows == 0 and on_host and self._active != "lagged_topk":
+            logits = None if confidence_logits is None else confidence_logits[0].tolist()
+            return torch.tensor([self.length_of_one(logits, row_ids[0], context=context)])
+        survival_RK = self._survival(confidence_logits, row_ids)
+        lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
+        if self.bypasses:
+            # A probe that verified nothing would learn nothing.
+            probing = [row for row, row_id in enumerate(row_ids) if self._row(row_id).bypass.probing]
+            if probing:
+                lengths_R[probing] = lengths_R[probing].clamp(min=self._tier_of[1])
+        return lengths_R
+
+    def length_of_one(
+        self, confidence_logits: Sequence[float] | None, row_id: Hashable, *, context: int | None = None
+    ) -> int:
+        """The length for a batch of one row, from raw logits as Python floats; 0..K."""
+        row = self._row(row_id)
+        if self._active == "full":
+            return self._tier_of[-1]
+        if self._active == "lagged_topk":
+            logits = None if confidence_logits is None else torch.tensor([confidence_logits])
+            return int(self(logits, [row_id], context=context))
+        rates = row.acceptance.rates()
+        confidences = rates if confidence_logits is None else self._calibrated(confidence_logits)
+        if self._active == "threshold":
+            return threshold_one(confidences, self.threshold, self._tier_of)
+        assert self.curve is not None
+        survival, seconds, tier_of = survival_of(confidences), self._seconds_at(1, context), self._tier_of
+        draft_seconds = self.curve.draft_seconds_at(1)
+        if self._active == "early_stop":
+            return early_stop_one(survival, seconds, tier_of)
+        if self._active == "optimal":
+            return optimal_one(survival, seconds, draft_seconds, tier_of)
+        length = lookahead_one(survival, seconds, draft_seconds, tier_of, rates)
+        return max(length, self._probe_length(seconds)) if row.bypass.probing else length
+
+    def observe(
+        self,
+        row_ids: Sequence[Hashable],
+        drafted: Sequence[int],
+        verified: Sequence[int],
+        accepted: Sequence[int],
+        *,
+        context: int | None = None,
+    ) -> None:
+        """Learns from one finished forward: every row of it, tokens drafted, verified and accepted (bonus not counted)."""
+        rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
+        share = value = 0.0
+        if self.bypasses and drafting:
+            assert self.curve is not None
+            seconds = self._seconds_at(rows, context)
+            padded = self.layout == "padded"
+            size = rows * (1 + max(verified)) if padded else rows + sum(verified)
+            share = self.curve.draft_seconds_at(drafting) / drafting
+            extra = (seconds[size] - seconds[rows]) / (drafting if padded else max(sum(verified), 1))
+            value = seconds[rows] / rows  # what a token costs without drafting
+        for row_id, drafts, checked, stood in zip(row_ids, drafted, verified, accepted, strict=True):
+            row = self._row(row_id)
+            if drafts:
+                row.acceptance.record(checked, stood)
+            if not self.bypasses:
+                continue
+            if drafts:
+                cost = share + extra * (1 if self.layout == "padded" else checked)
+                row.bypass.record(stood - cost / value)
+            else:
+                row.bypass.wait()
+
+    def forget(self, row_id: Hashable) -> None:
+        """Drops what is known of a finished row, so that a new row of the same id starts fresh."""
+        self._rows.pop(row_id, None)
+        for positions, _ in self._survivals:
+            positions.pop(row_id, None)
+
+    def _row(self, row_id: Hashable) -> _Row:
+        if row_id not in self._rows:
+            self._rows[row_id] = _Row(AcceptanceHistory(self.num_slots), BypassState())
+        return self._rows[row_id]
+
+    def _calibrated(self, logits: Sequence[float]) -> list[float]:
+        return [
+            _sigmoid(logit / temperature + bias)
+            for logit, temperature, bias in zip(logits, self.temperatures, self.biases, strict=True)
+        ]
+
+    def _survival(self, logits_RK: torch.Tensor | None, row_ids: Sequence[Hashable]) -> torch.Tensor:
+        if logits_RK is None:
+            return torch.tensor(
+                [survival_of(self._row(row).acceptance.rates()) for row in row_ids], dtype=torch.float64
+            )
+        temperatures_K = torch.tensor(self.temperatures, device=logits_RK.device)
+        biases_K = torch.tensor(self.biases, device=logits_RK.device)
+        return torch.sigmoid(logits_RK.float() / temperatures_K + biases_K).cumprod(1)
+
+    def _schedule(
+        self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int, context: int | None
+    ) -> torch.Tensor:
+        rows = len(row_ids)
+        history = History()
+        if self._active == "lookahead":
+            rates = [self._row(row).acceptance.rates() for row in row_ids] + [[0.0] * self.num_slots] * plain_rows
+            history.acceptance = torch.tensor(rates, dtype=torch.float64).to(survival_RK.device, non_blocking=True)
+        elif self._active == "lagged_topk":
+            history = self._lagged(survival_RK, row_ids, plain_rows)
+        # Rows that did not draft take one token each and can gain nothing.
+        padded_RK = torch.nn.functional.pad(survival_RK, (0, 0, 0, plain_rows))
+        lengths_R = schedule(
+            padded_RK,
+            self.curve,
+            self._active,
+            history,
+            threshold=self.threshold,
+            sampling=self.sampling,
+            tiers=self.tiers,
+            layout=self.layout,
+            context=context,
+        )
+        return lengths_R[:rows]
+
+    def _lagged(self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int) -> History:
+        """Survival two rounds back by row, and remembers this round's."""
+        older = self._survivals[0] if len(self._survivals) == 2 else ({}, survival_RK)
+        self._survivals.append(({row: index for index, row in enumerate(row_ids)}, survival_RK))
+        positions, older_RK = older
+        new = [row not in positions for row in row_ids] + [False] * plain_rows
+        lagged_RK = older_RK[[positions.get(row, 0) for row in row_ids]]
+        return History(
+            lagged_survival=torch.nn.functional.pad(lagged_RK, (0, 0, 0, plain_rows)),
+            new_rows=torch.tensor(new, device=survival_RK.device),
+        )
+
+    def _seconds_at(self, rows: int, context: int | None) -> list[float]:
+        assert self.curve is not None
+        key = (rows, None if context is None else round(context / 256))
+        if key not in self._seconds:
+            self._seconds[key] = self.curve.table(rows * (1 + self.num_slots), context).tolist()
+        return self._seconds[key]
+
+    def _probe_length(self, seconds: list[float]) -> int:
+        """The longest prefix that costs at most 5% more than the cheapest verification."""
+        lengths = sorted({tier for tier in self._tier_of if tier > 0})
+        cheapest = min(seconds[1 + length] for length in lengths)
+        return max(length for length in lengths if seconds[1 + length] <= 1.05 * cheapest)
+
+
+def _active_policy(name: str, curve: CostCurve | None) -> str:
+    if curve is None:
+        return name if name == "threshold" else "full"
+    return "lookahead" if name == "auto" else name
+
+
+def _per_slot(values: Sequence[float] | None, num_slots: int, name: str, default: float) -> list[float]:
+    if values is None:
+        return [default] * num_slots
+    if len(values) != num_slots:
+        raise ValueError(
+            f"{name} must hold one value for each of the {num_slots} slots, got {len(values)}; calibrate again"
+        )
+    if name == "temperatures" and not all(0 < value < math.inf for value in values):
+        raise ValueError(f"temperatures must be positive and finite, got {list(values)}")
+    return [float(value) for value in values]
+
+
+def _sigmoid(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-value)) if value > -700 else 0.0
