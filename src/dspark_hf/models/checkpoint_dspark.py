@@ -1,105 +1,154 @@
-"""What a loaded checkpoint must fulfil, and what a drafter may borrow from its target.
+"""What a checkpoint must hold for a configuration, and what a drafter may borrow from its target.
 
-Only safetensors are read. Every tensor of the drafter must come from the checkpoint, or, for the embedding and the head,
-from the target; nothing is left at a random value. Knows nothing of formats: names are already native here.
+Every tensor of the drafter must come from the checkpoint, or, for the embedding and the head, from the target; nothing is
+left at a random value. Works on headers and modules; knows nothing of folders, repositories or configuration dialects.
 """
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
+import re
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
+from torch import nn
+
+from .validation_dspark import check_layer_ids
+from .weights_dspark import StoredTensor
 
 
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 LENDABLE = {"embed_tokens.weight": "get_input_embeddings", "lm_head.weight": "get_output_embeddings"}
+FLOATS = ("F64", "F32", "F16", "BF16")
+# spellings of other projects: SpecForge's older exports, ModelOpt's flat names
+RENAMES = (
+    (re.compile(r"^logit_head\.markov_head\."), "markov_head."),
+    (re.compile(r"^(markov_w1|markov_w2|gate_proj|joint_proj)\."), r"markov_head.\1."),
+    (re.compile(r"^confidence_proj\."), "confidence_head.proj."),
+)
 
 
-def check_only_safetensors(source: Any, kwargs: dict[str, Any]) -> None:
+def native_name(name: str) -> str:
+    """The native name of a stored tensor; most are spelled alike everywhere."""
+    for pattern, replacement in RENAMES:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+def check_stored(
+    source: Any, stored: dict[str, StoredTensor], expected: dict[str, torch.Tensor], config: Any, *, has_target: bool
+) -> None:
     """
+    Compares a checkpoint's headers with the drafter that its configuration describes.
+
+    Args:
+        source: folder or repository, for messages.
+        stored (`dict`): native name -> header entry.
+        expected (`dict`): name -> tensor of the drafter (on `meta`).
+        config ([`DSparkConfig`]): `draft_vocab_size` and `tie_word_embeddings` are read.
+        has_target (`bool`): whether a target is there to lend what the checkpoint does not ship.
+
     Raises:
-        ValueError: the caller asked for pickled weights.
-        OSError: a local folder holds no safetensors file (says so when it holds pickled weights).
+        ValueError: a tensor is missing, surplus, misshapen or of another kind; names it.
     """
-    if kwargs.get("use_safetensors") is False:
+    surplus = sorted(set(stored) - set(expected) - ({"t2d"} if config.draft_vocab_size is not None else set()))
+    missing = set(expected) - set(stored)
+    if config.tie_word_embeddings:
+        missing.discard("lm_head.weight")
+    # a mistyped field shows in all three ways; the shape says most
+    for name in sorted(set(stored) & set(expected)):
+        shape, wanted = list(stored[name].shape), list(expected[name].shape)
+        if shape != wanted:
+            raise ValueError(f"{source}: tensor {name} has shape {shape}, the configuration asks for {wanted}")
+        floating = expected[name].is_floating_point()
+        if stored[name].dtype not in (FLOATS if floating else ("I64",)):
+            kind = "a float" if floating else "an int64"
+            raise ValueError(f"{source}: tensor {name} must be {kind} tensor, got dtype {stored[name].dtype}")
+    lent = sorted(missing & set(LENDABLE))
+    own = sorted(missing - set(LENDABLE))
+    if own:
+        raise ValueError(f"{source}: tensors are missing: {_some(own)}; is the checkpoint complete?")
+    if surplus:
         raise ValueError(
-            "only safetensors are read: pickled weights can run code when opened; drop use_safetensors=False"
+            f"{source}: tensors that the configuration has no place for: {_some(surplus)}; is a field such as "
+            "markov_head_type or num_hidden_layers wrong?"
         )
-    folder = Path(str(source)) / (kwargs.get("subfolder") or "")
-    if not folder.is_dir():
-        return
-    names = [path.name for path in folder.iterdir()]
-    if any(name.endswith(".safetensors") for name in names) or kwargs.get("state_dict") is not None:
-        return
-    pickled = sorted(name for name in names if name.endswith(PICKLE_SUFFIXES))
-    if pickled:
-        raise OSError(
-            f"{folder} holds {pickled[0]} but no .safetensors file; pickled weights are refused because opening them can "
-            "run code: convert them to safetensors first"
+    if lent and not has_target:
+        raise ValueError(
+            f"{source} ships no {' and no '.join(lent)}: it borrows them from its target; pass "
+            "from_pretrained(..., target=model)"
         )
-    raise OSError(f"{folder} is no drafter checkpoint: it holds no .safetensors file")
+    if config.draft_vocab_size is not None:
+        check_draft_vocabulary(source, stored, config)
 
 
-class _CheckLoaded:
-    """Turns what transformers reports about a load into one clear error."""
-
-    def __call__(self, drafter: torch.nn.Module, info: dict[str, Any], source: Any) -> None:
-        mismatched = info.get("mismatched_keys") or []
-        for key, found, expected in mismatched:
-            raise ValueError(
-                f"{source}: tensor {key} has shape {list(found)}, the configuration asks for {list(expected)}"
-            )
-        missing = set(info["missing_keys"])
-        if drafter.config.tie_word_embeddings:
-            missing.discard("lm_head.weight")
-        lent = sorted(missing & set(LENDABLE))
-        if lent and lent == sorted(missing):
-            raise ValueError(
-                f"{source} ships no {' and no '.join(lent)}: it borrows them from its target; pass "
-                "from_pretrained(..., target=model)"
-            )
-        if missing:
-            raise ValueError(f"{source}: tensors are missing: {', '.join(sorted(missing))}")
-        surplus = sorted(info["unexpected_keys"])
-        if surplus:
-            raise ValueError(
-                f"{source}: tensors that the configuration has no place for: {', '.join(surplus[:8])}"
-                f"{' ...' if len(surplus) > 8 else ''}; is a field such as markov_head_type or num_hidden_layers wrong?"
-            )
-
-    @staticmethod
-    @contextlib.contextmanager
-    def translated(source: Any):
-        """Damaged files raise `OSError`, whatever the reader underneath raises."""
-        try:
-            yield
-        except SafetensorError as error:
-            raise OSError(f"{source}: the safetensors file is damaged or incomplete: {error}") from error
+def check_draft_vocabulary(source: Any, stored: dict[str, StoredTensor], config: Any) -> None:
+    """The map of a pruned vocabulary: ascending target ids, in range, and equal to the mask form where that is shipped."""
+    offsets = _read(stored["d2t"], "d2t")
+    ids = offsets + torch.arange(len(offsets))
+    if not bool((ids.diff() > 0).all()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
+        raise ValueError(
+            f"{source}: tensor d2t must map to distinct, ascending target ids in [0, {config.vocab_size - 1}] "
+            "(offsets: target id = draft id + d2t[draft id])"
+        )
+    if "t2d" not in stored:
+        return
+    if stored["t2d"].shape != (config.vocab_size,) or stored["t2d"].dtype != "BOOL":
+        raise ValueError(
+            f"{source}: tensor t2d must be a bool mask of {config.vocab_size} tokens, got {stored['t2d']}"
+        )
+    if not torch.equal(_read(stored["t2d"], "t2d").nonzero()[:, 0], ids):
+        raise ValueError(f"{source}: tensor t2d contradicts d2t: they name different tokens")
 
 
-check_loaded = _CheckLoaded()
-
-
-def _lent_tensor(target: torch.nn.Module, name: str) -> torch.Tensor:
-    module = getattr(target, LENDABLE[name])()
-    if module is None:
-        raise ValueError(f"the target {type(target).__name__} exposes no {name.split('.')[0]} to lend")
-    return module.weight
-
-
-def borrow_from_target(drafter: torch.nn.Module, target: torch.nn.Module, missing: set[str]) -> None:
+def check_finite(source: Any, drafter: nn.Module) -> None:
     """
-    Fills an embedding or head that the checkpoint does not ship with the target's own tensor, and takes them off `missing`.
+    Raises:
+        ValueError: a tensor holds NaN or infinity, as a damaged file or a diverged training leaves them.
+    """
+    for name, tensor in drafter.state_dict(keep_vars=True).items():
+        usable = tensor.is_floating_point() and tensor.device.type != "meta"
+        if usable and not bool(torch.isfinite(tensor.detach()).all()):
+            raise ValueError(f"{source}: tensor {name} holds NaN or infinity; the checkpoint is damaged or diverged")
+
+
+def check_target(config: Any, target: nn.Module) -> None:
+    """
+    Whether a drafter's configuration fits a target, by sizes alone; fills in `num_target_layers` where it was unknown.
 
     Raises:
-        ValueError: the target's tensor has another size; names both.
+        ValueError: names both sizes.
     """
-    for name in sorted(set(missing) & set(LENDABLE)):
-        tensor = _lent_tensor(target, name)
+    text = target.config.get_text_config()
+    for name, own, theirs in (
+        ("hidden size", config.target_hidden_size, text.hidden_size),
+        ("vocabulary", config.vocab_size, text.vocab_size),
+    ):
+        if own != theirs:
+            raise ValueError(
+                f"the drafter was made for a target with {name} {own}, this target has {theirs}; is it the right target?"
+            )
+    if config.num_target_layers is None:
+        config.num_target_layers = text.num_hidden_layers
+        check_layer_ids(config.target_layer_ids, config.num_target_layers)
+    elif config.num_target_layers != text.num_hidden_layers:
+        raise ValueError(
+            f"the drafter was made for a target of {config.num_target_layers} layers, this one has "
+            f"{text.num_hidden_layers}; is it the right target?"
+        )
+
+
+def borrow_from_target(drafter: nn.Module, target: nn.Module, names: set[str]) -> None:
+    """
+    Fills the named embedding or head with the target's own tensor (a copy where dtype or device differ).
+
+    Raises:
+        ValueError: the target has none, or of another size; names both.
+    """
+    for name in sorted(names):
+        tensor = lent_tensor(target, name)
         module = drafter.get_submodule(name.rsplit(".", 1)[0])
+        if tensor is None:
+            raise ValueError(f"the target {type(target).__name__} exposes no {name.split('.')[0]} in floats to lend")
         if name == "lm_head.weight" and drafter.config.draft_vocab_size is not None:
             tensor = tensor.detach()[drafter.draft_to_target().to(tensor.device)]
         if tensor.shape != module.weight.shape:
@@ -107,24 +156,49 @@ def borrow_from_target(drafter: torch.nn.Module, target: torch.nn.Module, missin
                 f"cannot borrow {name}: the target's is {list(tensor.shape)}, the drafter needs {list(module.weight.shape)}; "
                 "is this the target the drafter was trained for?"
             )
-        _assign(module, tensor, dtype=module.weight.dtype)
-        missing.discard(name)
+        _assign(module, tensor.detach().to(device=module.weight.device, dtype=module.weight.dtype))
 
 
-def share_equal_tensors(drafter: torch.nn.Module, target: torch.nn.Module) -> list[str]:
+def share_equal_tensors(drafter: nn.Module, target: nn.Module) -> list[str]:
     """Points the drafter's embedding and head at the target's tensors where device, dtype and values are equal."""
     shared = []
     for name in LENDABLE:
         module = drafter.get_submodule(name.rsplit(".", 1)[0])
-        own, lent = module.weight, _lent_tensor(target, name)
-        same_kind = own.shape == lent.shape and own.dtype == lent.dtype and own.device == lent.device
-        if same_kind and (own.data_ptr() == lent.data_ptr() or torch.equal(own, lent)):
-            _assign(module, lent, dtype=lent.dtype)
+        own, lent = module.weight, lent_tensor(target, name)
+        if lent is None or own.shape != lent.shape or own.dtype != lent.dtype or own.device != lent.device:
+            continue
+        if own.data_ptr() == lent.data_ptr() or torch.equal(own, lent):
+            _assign(module, lent.detach())
             shared.append(name)
     return shared
 
 
-def _assign(module: torch.nn.Module, tensor: torch.Tensor, *, dtype: torch.dtype) -> None:
-    """Makes the module hold this very tensor (or a cast copy), without a gradient of its own."""
-    weight = tensor.detach().to(dtype)
-    module.weight = torch.nn.Parameter(weight, requires_grad=False)
+def lent_tensor(target: nn.Module, name: str) -> torch.Tensor | None:
+    """The target's embedding or head in floats, or `None` (no such module, or it is quantised)."""
+    module = getattr(target, LENDABLE[name])()
+    weight = None if module is None else module.weight
+    return weight if isinstance(weight, torch.Tensor) and weight.is_floating_point() else None
+
+
+def head_is_embedding(tensors: dict[str, torch.Tensor]) -> bool:
+    """Whether the head is the embedding, bit for bit, so that one copy is enough."""
+    embedding, head = tensors.get("embed_tokens.weight"), tensors.get("lm_head.weight")
+    if embedding is None or head is None or embedding.shape != head.shape or embedding.dtype != head.dtype:
+        return False
+    if embedding.device.type == "meta" or embedding.device != head.device:
+        return False
+    return embedding.data_ptr() == head.data_ptr() or torch.equal(embedding, head)
+
+
+def _read(tensor: StoredTensor, name: str) -> torch.Tensor:
+    with safe_open(tensor.path, framework="pt") as opened:
+        return opened.get_tensor(name)
+
+
+def _assign(module: nn.Module, tensor: torch.Tensor) -> None:
+    """Makes the module hold this very tensor, without a gradient of its own."""
+    module.weight = nn.Parameter(tensor, requires_grad=False)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")

@@ -34,16 +34,27 @@ def block_attention_mask(
         dtype (`torch.dtype`): of the additive mask that eager attention wants.
 
     Raises:
-        ValueError: the mask has a shape that fits neither the new nor all context tokens.
+        ValueError: the mask has a shape that fits neither the new nor all context tokens, or a layer type has none.
     """
+    kinds = set(config.layer_types)
+    if isinstance(attention_mask, dict):
+        if not kinds <= set(attention_mask):
+            raise ValueError(
+                f"attention_mask must hold a mask for each of {sorted(kinds)}, got {sorted(attention_mask)}"
+            )
+        return attention_mask
     if attention_mask is not None and not isinstance(attention_mask, torch.Tensor):
-        return dict.fromkeys(set(config.layer_types), attention_mask)
+        if "sliding_attention" in kinds:
+            raise ValueError(
+                "sliding layers need masks of their own: pass attention_mask={'sliding_attention': ..., ...}"
+            )
+        return dict.fromkeys(kinds, attention_mask)
     full = _visible(attention_mask, num_cached, num_new, num_rows)
     masks: dict[str, Any] = {}
-    for kind in set(config.layer_types):
+    for kind in kinds:
         visible = full
         if kind == "sliding_attention":
-            window = _window(config.sliding_window, position_ids, attention_mask, full, num_cached, num_new, num_rows)
+            window = _window(config, position_ids, attention_mask, full, num_cached, num_new, num_rows)
             visible = window if full is None else full & window
         if visible is not None and config._attn_implementation == "eager":
             visible = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
@@ -73,7 +84,7 @@ def _visible(mask: torch.Tensor | None, num_cached: int, num_new: int, num_rows:
 
 
 def _window(
-    window: int,
+    config,
     position_ids: torch.Tensor,
     mask: torch.Tensor | None,
     full: torch.Tensor | None,
@@ -81,7 +92,7 @@ def _window(
     num_new: int,
     num_rows: int,
 ) -> torch.Tensor:
-    """Context tokens less than `window` positions before a row, and every block row: boolean `[B, 1, Q, C + Q]`."""
+    """What a sliding layer's window leaves visible: boolean `[B, 1, Q, C + Q]`; other blocks are hidden elsewhere."""
     rows = position_ids[:, num_new:]
     new = position_ids[:, :num_new]
     if mask is not None and mask.dim() == 4 and full is not None and num_cached:
@@ -90,5 +101,13 @@ def _window(
     else:
         first = new[:, :1] if num_new else rows[:, :1]
         columns = torch.cat([first + torch.arange(-num_cached, 0, device=rows.device), new], dim=1)
-    near = rows[:, None, :, None] - columns[:, None, None, :] < window
-    return torch.cat([near, near.new_ones(*near.shape[:3], num_rows)], dim=-1)
+    if config.sliding_window_from == "anchor":
+        anchors = rows[:, :: config.block_size].repeat_interleave(config.block_size, dim=1)[:, :num_rows]
+        near = anchors[:, None, :, None] - columns[:, None, None, :] <= config.sliding_window
+    else:
+        near = rows[:, None, :, None] - columns[:, None, None, :] < config.sliding_window
+    if config.causal_layers == "sliding":
+        own = rows[:, None, :, None] >= rows[:, None, None, :]
+    else:
+        own = near.new_ones(*near.shape[:2], num_rows, num_rows)
+    return torch.cat([near, own.expand(near.shape[0], -1, -1, -1)], dim=-1)

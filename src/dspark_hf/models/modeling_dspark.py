@@ -18,10 +18,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
 
 from .body_dspark import DSparkLayer, DSparkRMSNorm, DSparkRotaryEmbedding
-from .checkpoint_dspark import borrow_from_target, check_loaded, check_only_safetensors, share_equal_tensors
 from .configuration_dspark import DSparkConfig
 from .heads_dspark import build_confidence_head, build_markov_head
 from .masks_dspark import block_attention_mask
+from .persistence_dspark import DSparkPersistence
 from .policy_dspark import validated_policy
 
 
@@ -44,7 +44,7 @@ class DraftBlock:
     hidden_states: torch.Tensor
 
 
-class DSparkDrafter(PreTrainedModel):
+class DSparkDrafter(DSparkPersistence, PreTrainedModel):
     r"""
     A DSpark block drafter: `target.generate(..., assistant_model=drafter)` uses it after `import dspark_hf`.
 
@@ -99,34 +99,6 @@ class DSparkDrafter(PreTrainedModel):
         if module is self and self.config.draft_vocab_size is not None:
             init.zeros_(self.d2t)
 
-    # -- loading and sharing ----------------------------------------------------------------------------------------
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, target: PreTrainedModel | None = None, **kwargs):
-        """
-        Opens a drafter in any known checkpoint layout.
-
-        Args:
-            pretrained_model_name_or_path (`str` or `os.PathLike`): a folder or a Hub repository.
-            target (`PreTrainedModel`, *optional*): lends its embedding and head to checkpoints that ship none.
-            kwargs: as in `PreTrainedModel.from_pretrained`; only safetensors are read.
-
-        Raises:
-            ValueError: unknown or contradictory configuration, missing, surplus or misshapen tensors; names the key.
-            OSError: no such folder or repository, or no safetensors file in it.
-        """
-        want_info = kwargs.pop("output_loading_info", False)
-        check_only_safetensors(pretrained_model_name_or_path, kwargs)
-        kwargs["use_safetensors"] = True
-        with check_loaded.translated(pretrained_model_name_or_path):
-            drafter, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
-        if target is not None:
-            borrow_from_target(drafter, target, info["missing_keys"])
-        check_loaded(drafter, info, pretrained_model_name_or_path)
-        return (drafter, info) if want_info else drafter
-
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
@@ -138,15 +110,6 @@ class DSparkDrafter(PreTrainedModel):
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
-
-    def tie_to(self, target: PreTrainedModel) -> list[str]:
-        """
-        Shares the target's embedding and head where the tensors are equal, so that each is held once in memory.
-
-        Returns:
-            `list[str]`: names of the drafter's tensors that are now the target's own (empty when none is equal).
-        """
-        return share_equal_tensors(self, target)
 
     # -- forward ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +149,8 @@ class DSparkDrafter(PreTrainedModel):
                 does not hold yet, layers concatenated in the order of `target_layer_ids`.
             position_ids (`[B, S + Q]` int64, *optional*): default continues after what the cache holds.
             attention_mask (*optional*): `[B, S]` or `[B, C]` (0 = padded context token; with `[B, S]` all cached tokens are
-                visible), or boolean `[B, 1, Q, C + Q]` (True = visible), or a flex-attention `BlockMask`.
+                visible), or boolean `[B, 1, Q, C + Q]` (True = visible), or a flex-attention `BlockMask`, or a dictionary of
+                final masks by layer type.
             cache (*optional*): anything with `update(key, value, layer_idx)` and `get_seq_length()`; it receives context
                 keys and values only, never those of the block.
         """
