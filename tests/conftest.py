@@ -59,3 +59,12 @@ def hub() -> Iterator:
 def golden() -> Path:
     """Folder of the golden models and tensors."""
     return ROOT / "tests" / "golden"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the card examples anew")
+
+
+@pytest.fixture
+def update_golden(request) -> bool:
+    return request.config.getoption("--update-golden")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -59,7 +60,7 @@ def test_a_pull_request_leaves_main_alone(hub, api):
     assert info.pr_num == 1
     assert "a.txt" not in hub.repos["tester/model"].files("main")
     path = hf_hub_download("tester/model", "a.txt", revision="refs/pr/1", endpoint=hub.endpoint)
-    assert open(path).read() == "proposed"
+    assert Path(path).read_text() == "proposed"
 
 
 def test_a_stale_parent_commit_is_refused(hub, api):

@@ -1,0 +1,1 @@
+"""Templates of the cards this package writes; `examples/` holds their golden renders."""

@@ -1,0 +1,193 @@
+"""Publishes a drafter, an adapter or training rows: one folder, one commit, safe to repeat.
+
+Decides what goes where; `contents.py` gathers the files, `card*.py` write the README, `commit.py` talks to the Hub.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from .card import DrafterCard
+from .card_adapter import AdapterCard
+from .card_dataset import DatasetCard
+from .card_regions import is_untouched, merge
+from .commit import Content, PushResult, Remote
+from .contents import config_with_code, custom_generate, folder_files, is_weights, modelling_code
+from .convert import convert_folder
+
+
+ENGINE_BRANCH = "deepspec"
+
+
+class _Card(Protocol):
+    def render(self) -> str: ...
+
+
+class _Choices(NamedTuple):
+    private: bool | None
+    revision: str
+    create_pr: bool
+    overwrite_card: bool
+    message: str
+
+
+def push_drafter(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str = "main",
+    create_pr: bool = False,
+    with_code: bool = True,
+    engine_branch: str | None = ENGINE_BRANCH,
+    overwrite_card: bool = False,
+    license: str | None = None,
+    message: str = "Publish drafter",
+) -> PushResult:
+    """
+    Publish a drafter's folder: one commit with everything, and the engines' layout on a branch of its own.
+
+    A push that was interrupted, or whose answer was lost, goes on when repeated; an unchanged folder makes no commit. A
+    README that a person edited keeps what that person wrote.
+
+    Args:
+        folder (`str` or `Path`): `config.json`, safetensors, and what the stages left beside them.
+        repo_id (`str`): `"owner/name"`, or `"name"` under the account of the token.
+        private (`bool`, *optional*): visibility of a new repo; by default as the account has it.
+        token (`str`, *optional*): access token; by default the one that `hf auth login` stored or `HF_TOKEN` holds.
+        revision (`str`): branch of the commit.
+        create_pr (`bool`): open a pull request instead; the engines' branch is then left alone.
+        with_code (`bool`): ship the modelling code for `trust_remote_code` and `custom_generate/`.
+        engine_branch (`str`, *optional*): branch for the layout of DeepSeek's checkpoints; `None` writes none.
+        overwrite_card (`bool`): replace the README whatever it holds.
+        license (`str`, *optional*): the target's licence identifier; by default the recipe's.
+        message (`str`): title of the commit.
+
+    Raises:
+        HubError: the push failed; one line with repo and remedy.
+        ValueError: the folder is no drafter, or a file in it is damaged.
+
+    Example:
+
+    ```python
+    >>> push_drafter("out/drafter", "me/dspark-qwen3-4b-b7").url
+    ```
+    """
+    folder = _checked(folder, "config.json")
+    files: dict[str, Content] = dict(folder_files(folder))
+    if with_code:
+        files |= modelling_code() | custom_generate()
+        files["config.json"] = config_with_code((folder / "config.json").read_bytes())
+    remote = Remote(repo_id, token=token)
+    card = DrafterCard.from_folder(
+        folder,
+        repo_id=remote.repo_id,
+        license=license,
+        has_custom_generate=with_code,
+        engine_branch=None if create_pr else engine_branch,
+    )
+    choices = _Choices(private, revision, create_pr, overwrite_card, message)
+    result = _publish(remote, files, card, choices, stale=is_weights)
+    if create_pr or engine_branch is None:
+        return result
+    with tempfile.TemporaryDirectory() as temporary:
+        convert_folder(folder, temporary, to="deepspec")
+        layout = folder_files(Path(temporary))
+        remote.create_branch(engine_branch)
+        commit = remote.commit(
+            lambda readme: layout,
+            f"{message} in the layout of DeepSeek's checkpoints",
+            revision=engine_branch,
+            stale=lambda path: path != ".gitattributes",
+        )
+    return replace(result, engine_commit=commit)
+
+
+def push_adapter(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str = "main",
+    create_pr: bool = False,
+    overwrite_card: bool = False,
+    license: str | None = None,
+    message: str = "Publish adapter",
+) -> PushResult:
+    """
+    Publish a LoRA adapter's folder (`adapter_config.json`, `adapter_model.safetensors`); arguments as in [`push_drafter`].
+    """
+    folder = _checked(folder, "adapter_config.json")
+    remote = Remote(repo_id, token=token)
+    card = AdapterCard.from_folder(folder, repo_id=remote.repo_id, license=license)
+    files = folder_files(folder)
+    choices = _Choices(private, revision, create_pr, overwrite_card, message)
+    return _publish(remote, files, card, choices, stale=is_weights)
+
+
+def push_dataset(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str = "main",
+    create_pr: bool = False,
+    overwrite_card: bool = False,
+    license: str | None = None,
+    message: str = "Publish rows",
+) -> PushResult:
+    """
+    Publish training rows (parquet or JSONL) as a dataset with a card; arguments as in [`push_drafter`].
+    """
+    folder = _checked(folder, None)
+    remote = Remote(repo_id, repo_type="dataset", token=token)
+    card = DatasetCard.from_folder(folder, repo_id=remote.repo_id, license=license)
+    files = folder_files(folder)
+    choices = _Choices(private, revision, create_pr, overwrite_card, message)
+    return _publish(remote, files, card, choices, stale=lambda path: path.endswith((".parquet", ".jsonl")))
+
+
+def _publish(
+    remote: Remote,
+    files: Mapping[str, Content],
+    card: _Card,
+    choices: _Choices,
+    *,
+    stale: Callable[[str], bool],
+) -> PushResult:
+    local = files.get("README.md")
+    local_text = local.read_text(encoding="utf-8") if isinstance(local, Path) else ""
+    rendered = card.render()
+
+    def wanted(readme_there: str | None) -> dict[str, Content]:
+        # A README that a person wrote into the folder is meant to be published; one of ours may be older than the Hub's.
+        before = local_text if local_text.strip() and not is_untouched(local_text) else readme_there
+        return {**files, "README.md": merge(before, rendered, overwrite=choices.overwrite_card).encode()}
+
+    result = PushResult(repo_id=remote.repo_id, url=remote.create(choices.private))
+    if choices.create_pr:
+        commit, page = remote.propose(wanted, choices.message, revision=choices.revision)
+        return replace(result, commit=commit, pull_request=page)
+    if choices.revision != "main":
+        remote.create_branch(choices.revision)
+    commit = remote.commit(wanted, choices.message, revision=choices.revision, stale=stale)
+    return replace(result, commit=commit)
+
+
+def _checked(folder: str | Path, needed: str | None) -> Path:
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; give the one that training wrote")
+    if needed and not (folder / needed).is_file():
+        raise ValueError(f"{folder} holds no {needed}; give the folder that training or conversion wrote")
+    return folder
+
+
+__all__ = ["ENGINE_BRANCH", "PushResult", "push_adapter", "push_dataset", "push_drafter"]
