@@ -82,7 +82,7 @@ def confidence_from(hidden_RKD, embeddings_RKr, weight, bias, temperatures_K, bi
 
 def sample(logits_RU, temperature, uniforms_R2):
     """`(token, log_q, log_normalizer)` of one slot; `temperature` is a number or an fp32 tensor [R]."""
-    if not torch.is_tensor(temperature) and temperature == 0:
+    if not samples(temperature):
         zeros = torch.zeros(logits_RU.shape[0], device=logits_RU.device)
         return logits_RU.argmax(-1), zeros, zeros
     greedy = None
@@ -104,15 +104,25 @@ def sample(logits_RU, temperature, uniforms_R2):
     return token_R, log_q_R, normalizer_R
 
 
-def draft_uniforms(temperature, uniforms_RK2, seeds_R, positions_R, slots: int):
-    """Uniforms of every slot, or None where the temperature is the number 0 and nothing is random."""
-    if uniforms_RK2 is not None or (not torch.is_tensor(temperature) and temperature == 0):
-        return uniforms_RK2
-    if seeds_R is None or positions_R is None:
+def samples(temperature) -> bool:
+    """Whether any row may be sampled: a tensor may hold zeros, but looking would cost a host sync."""
+    return torch.is_tensor(temperature) or temperature != 0
+
+
+def check_randomness(temperature, uniforms, seeds, positions) -> None:
+    """Refuse to sample without a source of randomness."""
+    if samples(temperature) and uniforms is None and (seeds is None or positions is None):
         raise ValueError(
             "sampling a draft needs `uniforms` [R, K, 2] or `seeds` and `positions` [R]; got none. "
             "Pass one of them, or temperature=0.0 for greedy drafting."
         )
+
+
+def draft_uniforms(temperature, uniforms_RK2, seeds_R, positions_R, slots: int):
+    """Uniforms of every slot, or None where the temperature is the number 0 and nothing is random."""
+    check_randomness(temperature, uniforms_RK2, seeds_R, positions_R)
+    if uniforms_RK2 is not None or not samples(temperature):
+        return uniforms_RK2
     steps_K = torch.arange(slots, device=seeds_R.device)
     return keyed_uniforms(seeds_R[:, None], positions_R[:, None] + steps_K, STREAM_DRAFT)
 

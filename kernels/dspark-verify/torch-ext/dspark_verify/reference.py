@@ -47,6 +47,28 @@ def verify_uniforms(seeds_R, positions_R, slots: int):
     return accept, keyed_uniforms(seeds_R[:, None], positions, STREAM_RESAMPLE)
 
 
+def samples(temperature) -> bool:
+    """Whether any row may be sampled: a tensor may hold zeros, but looking would cost a host sync."""
+    return torch.is_tensor(temperature) or temperature != 0
+
+
+def check_randomness(temperature, accept_uniforms, resample_uniforms, seeds, positions) -> None:
+    """Refuse to sample without a source of randomness."""
+    explicit = accept_uniforms is not None and resample_uniforms is not None
+    if samples(temperature) and not explicit and (seeds is None or positions is None):
+        raise ValueError(
+            "verifying a sampled draft needs `accept_uniforms` and `resample_uniforms`, or `seeds` and `positions`; "
+            "got neither. Pass one pair, or temperature=0.0 for greedy decoding."
+        )
+
+
+def derive_marker(cu_seqlens: torch.Tensor, positions: int) -> torch.Tensor:
+    """int32 [M]: the row of each flattened position, -1 past the end."""
+    index_M = torch.arange(positions, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+    marker_M = torch.searchsorted(cu_seqlens, index_M, right=True, out_int32=True) - 1
+    return marker_M.masked_fill(index_M >= cu_seqlens[-1], -1)
+
+
 def check_draft(draft_tokens, cu_seqlens, q_logits, q_log_normalizer, log_q, q_latents, q_w2) -> None:
     """Refuse a description of q that is not one of the three known ones."""
     if draft_tokens.dim() != 2 or cu_seqlens.numel() != draft_tokens.shape[0] + 1:
@@ -143,23 +165,19 @@ def verify_ragged(
         ValueError: for an incomplete description of q, or sampling without randomness.
     """
     check_draft(draft_tokens, cu_seqlens, q_logits, q_log_normalizer, log_q, q_latents, q_w2)
+    check_randomness(temperature, accept_uniforms, resample_uniforms, seeds, positions)
     rows, slots = draft_tokens.shape
     starts_R = cu_seqlens[:-1].long()
     lengths_R = (cu_seqlens[1:].long() - starts_R - 1).clamp_max(slots)
     last = target_logits.shape[0] - 1
     steps = torch.arange(slots + 1, device=draft_tokens.device)
     index_RK1 = (starts_R[:, None] + steps).clamp_max(last)
-    if not torch.is_tensor(temperature) and temperature == 0:
+    if not samples(temperature):
         accepted_R, emitted_R = greedy_chain(target_logits.argmax(-1)[index_RK1], draft_tokens, lengths_R)
         status_R = torch.zeros(rows, dtype=torch.int32, device=draft_tokens.device)
         return Verification(commit(draft_tokens, accepted_R, emitted_R), accepted_R, status_R)
 
-    if accept_uniforms is None or resample_uniforms is None:
-        if seeds is None or positions is None:
-            raise ValueError(
-                "verifying a sampled draft needs `accept_uniforms` and `resample_uniforms`, or `seeds` and `positions`; "
-                "got neither. Pass one pair, or temperature=0.0 for greedy decoding."
-            )
+    if accept_uniforms is None:
         accept_uniforms, resample_uniforms = verify_uniforms(seeds, positions, slots)
     ones_R = torch.ones(rows, device=draft_tokens.device)
     temperature_R = temperature if torch.is_tensor(temperature) else ones_R * temperature
@@ -171,10 +189,8 @@ def verify_ragged(
 
     scaled_MV = target_logits.float()
     if torch.is_tensor(temperature):
-        marker_M = (
-            torch.searchsorted(cu_seqlens.long(), torch.arange(last + 1, device=starts_R.device), right=True) - 1
-        )
-        scaled_MV = scaled_MV / scale_R[marker_M.clamp(0, rows - 1)][:, None]
+        marker_M = derive_marker(cu_seqlens, last + 1) if row_marker is None else row_marker
+        scaled_MV = scaled_MV / scale_R[marker_M.clamp_min(0)][:, None]
     elif temperature != 1:
         scaled_MV = scaled_MV / temperature
     normalizer_RK1 = scaled_MV.logsumexp(-1)[index_RK1]
