@@ -179,8 +179,7 @@ def _decide(policy: str, survival_RK: torch.Tensor, step: _Step, history: Histor
     if policy == "lagged_topk":
         return _lagged_topk(survival_RK, step, history)
     survival_N, order_N = _ranked(survival_RK)
-    tau_N = step.rows + survival_N.cumsum(0)  # expected tokens once candidate n is admitted
-    tau_before_N = torch.cat([tau_N.new_full((1,), step.rows), tau_N[:-1]])
+    tau_before_N, tau_N = _expected_tokens(survival_N, step)
     size_before_N, size_N = _sizes(order_N, step)
     if policy == "lookahead":
         admitted_N = _pays_ahead(survival_N, order_N, tau_before_N, size_before_N, step, history)
@@ -191,6 +190,12 @@ def _decide(policy: str, survival_RK: torch.Tensor, step: _Step, history: Histor
         return _lengths((rate_N > rate_before_N).to(torch.int8).cumprod(0), order_N, step)
     best = torch.cat([rate_before_N[:1], rate_N]).argmax()
     return _lengths(torch.arange(len(rate_N), device=best.device) < best, order_N, step)
+
+
+def _expected_tokens(survival_N: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+    """Expected tokens of the step before and after each candidate is admitted; every row is sure of its bonus token."""
+    tau_N1 = torch.cat([survival_N.new_full((1,), step.rows), survival_N]).cumsum(0)
+    return tau_N1[:-1], tau_N1[1:]
 
 
 def _ranked(survival_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -227,7 +232,7 @@ def _pays_ahead(
     expected = tau_before = _unranked(tau_before_N, order_N)
     size = _unranked(size_before_N, order_N)
     price = step.draft_seconds + step.seconds
-    rate = tau_before / price.index_select(0, size)
+    price_before = price.index_select(0, size)
     rates = _acceptance(history, step, survival_N)
     pays = torch.zeros_like(size, dtype=torch.bool)
     for ahead in range(step.slots):
@@ -239,7 +244,8 @@ def _pays_ahead(
             seconds = price.index_select(0, size[:count] + step.added(ahead + 1, order_N.device))
         else:
             seconds = price[ahead + 1 :].index_select(0, size[:count])
-        pays[:count] |= expected > rate[:count] * seconds
+        # Cross-multiplied: with equal prices and no chance both sides are the same product, so a tie stays a tie.
+        pays[:count] |= expected * price_before[:count] > tau_before[:count] * seconds
     return pays[order_N]
 
 

@@ -52,12 +52,11 @@ def lookahead_one(
     slots = len(survival)
     tau, length = 1.0, 0
     while length < slots:
-        size = 1 + tier_of[length]
-        rate = tau / (draft_seconds + seconds[size])
+        price = draft_seconds + seconds[1 + tier_of[length]]
         expected, chance, pays = tau, survival[length], False
         for ahead in range(length + 1, slots + 1):
             expected += chance
-            if expected > rate * (draft_seconds + seconds[1 + tier_of[ahead]]):
+            if expected * price > tau * (draft_seconds + seconds[1 + tier_of[ahead]]):
                 pays = True
                 break
             if ahead < slots:
