@@ -1,0 +1,167 @@
+"""
+From records to a calibration and everything a card or a paper shows of it, judged on held-out prompts.
+
+Numbers only. Does not write files, draw, or run models.
+"""
+
+# N rounds, K slots
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .margin import compare_predictors, fit_margin
+from .reliability import reliability_by_slot, sigmoid
+from .temperature import MIN_SAMPLES, fit_calibration
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .records import RolloutRecords
+    from .regimes import Calibration
+
+
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(21))
+
+
+@dataclass
+class CalibrationResult:
+    """
+    Args:
+        calibration (`Calibration`): for `config.confidence_calibration[regime]`.
+        report (`dict`): for `eval_results.json`; see [`calibration_report`].
+    """
+
+    calibration: Calibration
+    report: dict[str, Any]
+
+
+def calibrate(
+    records: RolloutRecords, *, bias: str = "auto", held_out: float = 0.5, min_samples: int = MIN_SAMPLES
+) -> CalibrationResult:
+    """
+    Fits one regime on some prompts and judges it on the others.
+
+    Args:
+        records (`RolloutRecords`): of one regime, from at least two prompts.
+        bias (`str`, *optional*, defaults to `"auto"`): see [`fit_calibration`].
+        held_out (`float`, *optional*, defaults to 0.5): share of prompts to judge by.
+
+    Example:
+
+    ```python
+    >>> result = calibrate(records)
+    >>> drafter.config.confidence_calibration = {records.regime: result.calibration.to_dict()}
+    ```
+    """
+    fitting, judging = records.split(held_out)
+    calibration = fit_calibration(
+        fitting.confidence_logits, fitting.accepted, bias=bias, min_samples=min_samples, regime=records.regime
+    )
+    return CalibrationResult(calibration, calibration_report(fitting, judging, calibration))
+
+
+def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibration: Calibration) -> dict[str, Any]:
+    """
+    Every figure of one regime, on rounds that the fit has not seen.
+
+    Returns:
+        `dict`: `slots` (per slot: `records`, `reached`, `temperature`, `bias`, `ece_before`, `ece_after`, `brier_before`,
+        `brier_after`, `auroc`, `conditional_auroc`, `predicted_before`, `predicted_after`, `observed`, `overlap`, and the reliability
+        curves `curve_before`, `curve_after`), `conditional_acceptance`, `threshold_sweep`, `predictors`,
+        `fitted_rounds` and `held_out_rounds`, `fitted_prompts` and `held_out_prompts`.
+    """
+    logits_NK, accepted_NK = judging.confidence_logits, judging.accepted
+    before = reliability_by_slot(logits_NK, accepted_NK)
+    after = reliability_by_slot(logits_NK, accepted_NK, calibration.temperatures, calibration.biases)
+    slots = [
+        {
+            "slot": raw.slot,
+            "records": raw.records,
+            "reached": raw.reached,
+            "temperature": calibration.temperatures[index],
+            "bias": 0.0 if calibration.biases is None else calibration.biases[index],
+            "ece_before": raw.ece,
+            "ece_after": fitted.ece,
+            "brier_before": raw.brier,
+            "brier_after": fitted.brier,
+            "auroc": fitted.auroc,
+            "conditional_auroc": raw.conditional_auroc,
+            "predicted_before": raw.predicted,
+            "predicted_after": fitted.predicted,
+            "observed": raw.observed,
+            "overlap": _mean_overlap(judging, index),
+            "curve_before": raw.curve,
+            "curve_after": fitted.curve,
+        }
+        for index, (raw, fitted) in enumerate(zip(before, after, strict=True))
+    ]
+    margin = fit_margin(fitting.margins, fitting.accepted)
+    return {
+        "slots": slots,
+        "conditional_acceptance": conditional_acceptance(judging.accepted_count, judging.num_slots),
+        "threshold_sweep": threshold_sweep(judging, calibration.temperatures, calibration.biases),
+        "predictors": compare_predictors(margin, calibration, judging),
+        "margin": {"slopes": margin.slopes, "intercepts": margin.intercepts},
+        "fitted_rounds": len(fitting),
+        "held_out_rounds": len(judging),
+        "fitted_prompts": len(np.unique(fitting.prompt)),
+        "held_out_prompts": len(np.unique(judging.prompt)),
+    }
+
+
+def conditional_acceptance(accepted_count: Sequence[int] | np.ndarray, num_slots: int) -> list[float | None]:
+    """P(slot k accepted | slots before it accepted) (the paper's figure 2); `None` for a slot never reached."""
+    counts_N = np.asarray(accepted_count)
+    rates: list[float | None] = []
+    for slot in range(num_slots):
+        reached = int((counts_N >= slot).sum())
+        rates.append(float((counts_N > slot).sum() / reached) if reached else None)
+    return rates
+
+
+def threshold_sweep(
+    records: RolloutRecords,
+    temperatures: Sequence[float] | None = None,
+    biases: Sequence[float] | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> list[dict[str, float]]:
+    """
+    What a static threshold on each slot's own confidence would have done to the recorded rounds (the paper's figure 6).
+
+    Returns:
+        `list[dict]`: per threshold `tokens_per_round` (bonus token included), `verified`, `accepted` and `rejected` drafted
+        tokens per round, and `acceptance_rate` of verified tokens (1 where none was verified).
+    """
+    scale = np.ones(records.num_slots) if temperatures is None else np.asarray(temperatures)
+    shift = np.zeros(records.num_slots) if biases is None else np.asarray(biases)
+    confidence_NK = sigmoid(records.confidence_logits.astype(np.float64) / scale + shift)
+    sweep = []
+    for threshold in thresholds:
+        passes_NK = np.logical_and.accumulate(confidence_NK >= threshold, axis=1)
+        verified_N = passes_NK.sum(axis=1)
+        accepted_N = np.minimum(verified_N, records.accepted_count)
+        verified, accepted = float(verified_N.mean()), float(accepted_N.mean())
+        sweep.append(
+            {
+                "threshold": float(threshold),
+                "tokens_per_round": 1.0 + accepted,
+                "verified": verified,
+                "accepted": accepted,
+                "rejected": verified - accepted,
+                "acceptance_rate": accepted / verified if verified else 1.0,
+            }
+        )
+    return sweep
+
+
+def _mean_overlap(records: RolloutRecords, slot: int) -> float | None:
+    """Mean analytic acceptance of a slot over the rounds that reached it; `None` under greedy decoding."""
+    reached_N = records.accepted_count >= slot
+    values = records.overlap[reached_N, slot]
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else None

@@ -1,0 +1,47 @@
+"""The report of a fit, judged on held-out prompts."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dspark_hf.calibration import calibrate, threshold_sweep
+from dspark_hf.calibration.report import conditional_acceptance
+
+
+def test_a_report_has_every_figure_of_every_slot_and_is_json(make_records):
+    result = calibrate(make_records([3.0, 0.5, 2.0]))
+    assert result.calibration.regime == "temperature=1"
+    assert len(result.calibration.temperatures) == 3
+    assert [slot["slot"] for slot in result.report["slots"]] == [1, 2, 3]
+    for slot in result.report["slots"]:
+        assert slot["ece_after"] < slot["ece_before"]
+        assert slot["auroc"] >= 0.7
+        assert slot["overlap"] == pytest.approx(0.6, abs=0.25)
+    assert result.report["held_out_rounds"] + result.report["fitted_rounds"] == 6000
+    json.dumps(result.report)
+
+
+def test_greedy_records_have_no_overlap(make_records):
+    records = make_records([1.0, 1.0], rounds=500)
+    records.overlap[:] = np.nan
+    assert [slot["overlap"] for slot in calibrate(records).report["slots"]] == [None, None]
+
+
+def test_sweep_goes_from_the_whole_block_to_plain_decoding(make_records):
+    records = make_records([1.0, 1.0, 1.0])
+    sweep = threshold_sweep(records)
+    assert sweep[0]["threshold"] == 0.0
+    assert sweep[0]["verified"] == 3.0
+    assert sweep[0]["tokens_per_round"] == pytest.approx(1 + records.accepted_count.mean())
+    assert sweep[-1]["threshold"] == 1.0
+    assert sweep[-1]["tokens_per_round"] == pytest.approx(1.0, abs=0.01)
+    rates = [point["acceptance_rate"] for point in sweep]
+    assert rates[15] > rates[0]
+    for point in sweep:
+        assert point["accepted"] + point["rejected"] == pytest.approx(point["verified"])
+
+
+def test_conditional_acceptance_by_hand():
+    assert conditional_acceptance([0, 1, 2, 2], 3) == [0.75, pytest.approx(2 / 3), 0.0]
+    assert conditional_acceptance([0, 0], 3) == [0.0, None, None]
