@@ -113,7 +113,7 @@ def check_finite(source: Any, drafter: nn.Module) -> None:
 
 def check_target(config: Any, target: nn.Module) -> None:
     """
-    Whether a drafter's configuration fits a target, by sizes alone; fills in `num_target_layers` where it was unknown.
+    Whether a drafter's configuration fits a target, by sizes alone; fills in what was unknown of the target.
 
     Raises:
         ValueError: names both sizes.
@@ -127,6 +127,7 @@ def check_target(config: Any, target: nn.Module) -> None:
             raise ValueError(
                 f"the drafter was made for a target with {name} {own}, this target has {theirs}; is it the right target?"
             )
+    config.target_model_type = config.target_model_type or text.model_type
     if config.num_target_layers is None:
         config.num_target_layers = text.num_hidden_layers
         check_layer_ids(config.target_layer_ids, config.num_target_layers)
