@@ -84,7 +84,7 @@ class DSparkPersistence:
             return cls._with_adapter(source, adapter, *args, target=target, **kwargs)
 
         want_info = kwargs.pop("output_loading_info", False)
-        config = _configuration(source, kwargs, allow_layout_change)
+        config = _configuration(cls.config_class, source, kwargs, allow_layout_change)
         files = find_weights(source, kwargs)
         kwargs["use_safetensors"] = True
         headers = read_headers(files)
@@ -207,20 +207,22 @@ def write_adapter_calibration(folder: Path, calibration: dict[str, Any] | None) 
         path.write_text(json.dumps({"confidence_calibration": calibration}, indent=2) + "\n")
 
 
-def _configuration(source: Any, kwargs: dict[str, Any], allow_layout_change: bool) -> DSparkConfig:
+def _configuration(
+    kind: type[DSparkConfig], source: Any, kwargs: dict[str, Any], allow_layout_change: bool
+) -> DSparkConfig:
     """The checkpoint's configuration, or the caller's own where it does not contradict it."""
     hub = {key: kwargs[key] for key in HUB_ARGUMENTS if kwargs.get(key) is not None}
     given = kwargs.pop("config", None)
     named = {field.name for field in fields(DSparkConfig)} - {field.name for field in fields(PreTrainedConfig)}
     overrides = {key: kwargs.pop(key) for key in sorted(named & set(kwargs))}
     if isinstance(given, (str, os.PathLike)):
-        given = DSparkConfig.from_pretrained(given, **hub)
+        given = kind.from_pretrained(given, **hub)
     if given is not None and not isinstance(given, DSparkConfig):
         raise ValueError(f"config must be a DSparkConfig, got {type(given).__name__}")
-    stored = DSparkConfig.from_pretrained(source, **hub)
+    stored = kind.from_pretrained(source, **hub)
     if given is None and not overrides:
         return stored
-    config = given if given is not None else DSparkConfig.from_pretrained(source, **hub, **overrides)
+    config = given if given is not None else kind.from_pretrained(source, **hub, **overrides)
     for name in sorted(named - set(FREE_FIELDS)):
         own, asked = vars(stored)[name], vars(config)[name]
         if own != asked and not allow_layout_change:
