@@ -1,9 +1,15 @@
 """Tokenizers in memory: one token a byte, with the chat templates of two families."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+
+# `training_runs` is shared with worker processes, so it is a module and not a fixture
+sys.path.insert(0, str(Path(__file__).parent))
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -49,9 +49,7 @@ def test_packs_hold_every_token_but_the_last_of_each_document_and_no_padding():
 
 def test_teacher_indices_name_the_position_that_predicts_each_slot():
     batch = Collator(anchors_per_row=2, num_slots=4, decay=4.0)([(ROWS[4], 0), (ROWS[5], 0)])
-    supervised = torch.cat(
-        [tokens[first + 1 :] for tokens, first in zip(batch.token_ids, batch.prompt_lengths, strict=True)]
-    )
+    supervised = torch.cat([torch.tensor(row.completion_ids[1:]) for row in batch.rows])
     assert torch.equal(supervised[batch.teacher_NK][batch.valid_NK], batch.labels_NK[batch.valid_NK])
 
 

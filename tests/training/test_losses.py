@@ -121,8 +121,8 @@ def test_chunked_equals_the_oracle_for_every_option(weights, overrides):
         drafter.set_draft_vocabulary(torch.arange(0, 64)[::2][:24])
     one, one_grads = gradients_of(drafter, blocks, weights=weights, backend="eager")
     two, two_grads = gradients_of(drafter, blocks, weights=weights, backend="chunked", chunk=5)
-    for name, value in one.__dict__.items():
-        torch.testing.assert_close(two.__dict__[name], value, atol=2e-5, rtol=2e-5, msg=name)
+    for name, value in one._asdict().items():
+        torch.testing.assert_close(two._asdict()[name], value, atol=2e-5, rtol=2e-5, msg=name)
     assert set(one_grads) == set(two_grads)
     for name, value in one_grads.items():
         torch.testing.assert_close(two_grads[name], value, atol=2e-5, rtol=2e-5, msg=name)

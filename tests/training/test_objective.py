@@ -122,7 +122,7 @@ def test_a_row_with_two_possible_anchors_gives_two_blocks_whatever_is_asked_for(
     for count in (2, 8):
         batch = Collator(anchors_per_row=count, num_slots=5, decay=4.0)([(row, 0)])
         result, grads = loss_and_gradients(objective, batch, [context], [teacher])
-        found.append((result.__dict__, grads))
+        found.append((result._asdict(), grads))
         assert batch.num_blocks == 2
     for one, two in zip(found[0], found[1], strict=True):
         for name, value in one.items():
@@ -134,4 +134,4 @@ def test_logged_sums_carry_no_graph():
     rows, contexts, teachers = rows_and_features()
     result = objective(lay(objective, rows, [anchors_of(row) for row in rows]), contexts, torch.cat(teachers))
     assert result.loss.grad_fn is not None
-    assert all(value.grad_fn is None for name, value in result.__dict__.items() if name != "loss")
+    assert all(value.grad_fn is None for name, value in result._asdict().items() if name != "loss")

@@ -50,7 +50,7 @@ class TrainingBatch:
     """One micro-batch.
 
     Attributes:
-        row_ids, token_ids, prompt_lengths: of the R rows; token ids are `[L]` int64.
+        rows: the R rows.
         packs: every row is in exactly one.
         previous_NK, labels_NK, valid_NK: slots of all blocks, in the order of the packs; see `anchors.Slots`.
         teacher_NK: `[N, K]` int64, index of the supervised position that predicts the slot's token, among the T supervised
@@ -59,9 +59,7 @@ class TrainingBatch:
         epoch: of the first row.
     """
 
-    row_ids: list[str]
-    token_ids: list[torch.Tensor]
-    prompt_lengths: list[int]
+    rows: list[Row]
     packs: list[Pack]
     previous_NK: torch.Tensor
     labels_NK: torch.Tensor
@@ -76,7 +74,7 @@ class TrainingBatch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(tokens) for tokens in self.token_ids)
+        return sum(len(row.token_ids) for row in self.rows)
 
     def to(self, device: torch.device | str) -> TrainingBatch:
         """The same batch with every tensor on `device`."""
@@ -159,9 +157,7 @@ def lay_out(
     valid_NK = np.concatenate([each.valid_NK for each in slots])
     groups = [list(range(len(rows)))] if one_pack else [[index] for index in range(len(rows))]
     return TrainingBatch(
-        row_ids=[row.id for row in rows],
-        token_ids=[torch.from_numpy(ids) for ids in tokens],
-        prompt_lengths=[len(row.prompt_ids) for row in rows],
+        rows=list(rows),
         packs=[_pack(group, tokens, anchors) for group in groups],
         previous_NK=torch.from_numpy(np.concatenate([each.previous_NK for each in slots])),
         labels_NK=torch.from_numpy(np.concatenate([each.labels_NK for each in slots])),

@@ -16,6 +16,7 @@ Three backends with one signature: `eager` forms full logits and is the oracle; 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -82,9 +83,8 @@ class Denominators:
     blocks: torch.Tensor | float
 
 
-@dataclass(frozen=True)
-class DSparkLoss:
-    """Loss and its parts. All but `loss` are detached.
+class DSparkLoss(NamedTuple):
+    """Loss and its parts, a tuple so that wrappers such as FSDP2 find its tensors. All but `loss` are detached.
 
     Attributes:
         loss: scalar to differentiate, divided by the denominators given.

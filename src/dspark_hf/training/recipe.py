@@ -151,7 +151,6 @@ class TrainSection:
     # numerics and machinery
     bf16: bool = False  # autocast; parameters stay float32
     attention: str = knob("auto", choices=("auto", "sdpa", "flex"))
-    gradient_checkpointing: bool = False
     dataloader_workers: int = knob(0, low=0)
     report_to: list[str] = knob([])
     # validation and checkpoints
@@ -161,6 +160,7 @@ class TrainSection:
     eval_anchors_per_row: int = knob(16, low=1)
     save_steps: int = knob(500, low=1)
     save_total_limit: int = knob(2, low=1)
+    keep: str = knob("best", choices=("best", "last"))  # weights to export; best needs validation
 
 
 @dataclass
@@ -171,13 +171,14 @@ class CalibrateSection:
     max_new_tokens: int = knob(256, low=2)
     temperatures: list[float] = knob([0.0, 1.0])  # sampling temperatures; each gets its own fit
     top_p: float = knob(1.0, low=0.0, high=1.0)
-    bins: int = knob(20, low=2)
+    batch_size: int = knob(8, low=1)  # prompts decoded together
     min_samples: int = knob(50, low=1)  # a slot with fewer keeps temperature 1
-    fit_fraction: float = knob(0.5, low=0.05, high=0.95)  # the rest measures the fit
-    max_minutes: float | None = knob(None, low=0.0)
-    cost_tokens: list[int] | None = None  # widths at which T(B) is measured; None: 1 .. block_size + 1
-    cost_repeats: int = knob(10, low=3)
+    fit_fraction: float = knob(0.5, low=0.05, high=0.95)  # of the prompts; the rest measures the fit
+    # T(B) is timed at every width of 1 .. cost_rows rows
+    cost_rows: int = knob(1, low=1)
     cost_context_tokens: int = knob(256, low=1)
+    cost_deep_context_tokens: int | None = knob(None, low=2)  # a second depth, for the term of context length
+    cost_seconds: float = knob(5.0, low=0.0)  # repeats go on until then
 
 
 @dataclass
@@ -188,8 +189,6 @@ class EvaluateSection:
     max_new_tokens: int = knob(256, low=2)
     temperatures: list[float] = knob([0.0, 1.0])
     policies: list[str] = knob(["full", "auto"])
-    rounds: int = knob(3, low=1)  # interleaved timing rounds
-    batch_sizes: list[int] = knob([1])
     max_minutes: float | None = knob(None, low=0.0)
     seed: int = knob(0, low=0)
 
