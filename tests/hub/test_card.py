@@ -191,6 +191,16 @@ def test_two_temperatures_of_one_set_are_two_entries(full_folder):
     assert configs == ["temperature 0", "temperature 1"]
 
 
+def test_two_policies_are_told_apart(drafter_folder):
+    results = measured()
+    results.add(SuiteResult("gsm8k", "math", 0.0, policy="auto", accepted_length=2.9, speedup=1.7))
+    results.save(drafter_folder)
+    text = DrafterCard.from_folder(drafter_folder).render()
+    assert "| set | domain | T | policy | requests |" in text
+    assert "| gsm8k | 0 | auto | - | - | 1.70 |" in text
+    assert "config: temperature 0, policy auto" in text
+
+
 def test_keys_outside_of_the_allow_list_are_refused():
     with pytest.raises(ValueError, match="must not hold 'licence'"):
         clean({"licence": "mit"})

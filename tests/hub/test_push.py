@@ -77,6 +77,16 @@ def test_the_engine_branch_has_another_config_and_the_same_weight_bytes(hub, dra
     assert "modeling_dspark.py" not in engine
 
 
+def test_a_drafter_that_the_engines_layout_cannot_describe_is_pushed_without_the_branch(hub, tmp_path):
+    target = tiny_target()
+    tiny_drafter(target, sample_from_anchor=False).save_pretrained(tmp_path / "drafter")
+    result = push_drafter(tmp_path / "drafter", "tester/dspark-tiny")
+    repo = hub.repos["tester/dspark-tiny"]
+    assert result.engine_commit is None
+    assert set(repo.refs) == {"main"}
+    assert "Serving elsewhere" not in repo.files()["README.md"].decode()
+
+
 def test_an_unchanged_folder_makes_no_commit(hub, drafter_folder):
     push_drafter(drafter_folder, "tester/dspark-tiny")
     refs = dict(hub.repos["tester/dspark-tiny"].refs)
@@ -244,3 +254,21 @@ def test_a_drafter_saves_beside_a_target_whose_generation_config_mixes_modes(hub
     drafter.save_pretrained(tmp_path / "drafter")
     push_drafter(tmp_path / "drafter", "tester/dspark-tiny")
     assert equal_weights(DSparkDrafter.from_pretrained("tester/dspark-tiny"), drafter)
+
+
+def test_generate_finds_the_decoding_in_the_repo_itself(hub, drafter_folder):
+    push_drafter(drafter_folder, "tester/dspark-tiny")
+    target, prompt = tiny_target(), torch.tensor([[5, 6, 7]])
+    options = {"max_new_tokens": 12, "do_sample": False}
+    plain = target.generate(prompt, **options)
+    drafter = DSparkDrafter.from_pretrained(drafter_folder)
+    for assistant in (drafter, "tester/dspark-tiny"):
+        drafted = target.generate(
+            prompt,
+            custom_generate="tester/dspark-tiny",
+            assistant_model=assistant,
+            trust_remote_code=True,
+            **options,
+        )
+        assert torch.equal(drafted, plain)
+    assert drafter.last_generation.new_tokens == 12

@@ -34,7 +34,8 @@ class SuiteResult:
     Args:
         suite, domain (`str`): name, and `"math"`, `"code"`, `"chat"` or `"other"`.
         temperature (`float`): 0 is greedy.
-        thinking (`bool`, *optional*): `None` where the chat template knows no thinking mode.
+        thinking (`bool`, *optional*): `None` where the template's own default was taken.
+        policy (`str`): how many drafted tokens are verified, e.g. `"full"` or `"threshold 0.8"`.
         prompts, requests (`int`): conversations; assistant turns generated.
         rounds, cut_rounds (`int`): full verification rounds; rounds that the end of the text cut, which no average counts.
         new_tokens (`int`): tokens generated with the drafter.
@@ -57,6 +58,7 @@ class SuiteResult:
     domain: str
     temperature: float
     thinking: bool | None = None
+    policy: str = "full"
     prompts: int = 0
     requests: int = 0
     rounds: int = 0
@@ -81,8 +83,8 @@ class SuiteResult:
     by_turn: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[str, float, bool | None]:
-        return self.suite, self.temperature, self.thinking
+    def key(self) -> tuple[str, float, bool | None, str]:
+        return self.suite, self.temperature, self.thinking, self.policy
 
 
 @dataclass
@@ -98,7 +100,7 @@ class EvalResults:
     calibration: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, result: SuiteResult) -> None:
-        """Put a result in, in place of an older one of the same suite, temperature and thinking mode."""
+        """Put a result in, in place of an older one of the same suite, temperature, thinking mode and policy."""
         self.suites = [kept for kept in self.suites if kept.key != result.key] + [result]
 
     def save(self, folder: str | Path) -> Path:

@@ -16,7 +16,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from dspark_hf.calibration import RolloutRecords, regime_key
+from dspark_hf.calibration import RolloutRecords, quantization_name, regime_key
 from dspark_hf.generation.dispatch import generate
 from dspark_hf.generation.stats import RoundRecord, recording
 
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.get_logger(__name__)
-
-
-def quantization_of(target: PreTrainedModel) -> str | None:
-    """The target's quantisation method as `config.quantization_config` names it, or `None`."""
-    settings = target.config.to_dict().get("quantization_config")
-    return None if settings is None else str(settings["quant_method"])
 
 
 @torch.no_grad()
@@ -110,7 +104,9 @@ def collect_rollouts(
         logger.warning(
             f"{truncated} answers met max_new_tokens={max_new_tokens}; calibration wants whole answers, raise it"
         )
-    regime = regime_key(temperature=temperature, top_p=top_p, thinking=thinking, quantization=quantization_of(target))
+    regime = regime_key(
+        temperature=temperature, top_p=top_p, thinking=thinking, quantization=quantization_name(target.config)
+    )
     return _as_records(rows, regime, num_slots)
 
 

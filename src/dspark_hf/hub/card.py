@@ -160,6 +160,10 @@ class DrafterCard:
         return any(suite.thinking is not None for suite in self._measured)
 
     @property
+    def show_policy(self) -> bool:
+        return len({suite.policy for suite in self._measured}) > 1
+
+    @property
     def slot_names(self) -> list[int]:
         return list(range(1, max((len(suite.acceptance_by_slot) for suite in self._measured), default=0) + 1))
 
@@ -171,7 +175,15 @@ class DrafterCard:
             slots = [percent(value) for value in suite.acceptance_by_slot]
             slots += ["-"] * (len(self.slot_names) - len(slots))
             length = with_interval(suite.accepted_length, suite.accepted_length_interval)
-            head = [cell(suite.suite), suite.domain, f"{suite.temperature:g}", *thinking, count(suite.requests)]
+            policy = [cell(suite.policy)] if self.show_policy else []
+            head = [
+                cell(suite.suite),
+                suite.domain,
+                f"{suite.temperature:g}",
+                *thinking,
+                *policy,
+                count(suite.requests),
+            ]
             rows.append([*head, length, number(suite.accepted_length_by_request), *slots])
         return rows
 
@@ -193,6 +205,7 @@ class DrafterCard:
             [
                 cell(suite.suite),
                 f"{suite.temperature:g}",
+                *([cell(suite.policy)] if self.show_policy else []),
                 number(suite.tokens_per_second, 1),
                 number(suite.plain_tokens_per_second, 1),
                 with_interval(suite.speedup, suite.speedup_interval),

@@ -78,8 +78,10 @@ def clean(metadata: dict[str, Any]) -> dict[str, Any]:
 def model_index(model_name: str, suites: list[SuiteResult]) -> list[dict[str, Any]] | None:
     """Measured accepted lengths and speed-ups as a `model-index`; `None` where nothing was measured."""
     entries = []
+    several = len({suite.policy for suite in suites}) > 1
     for suite in suites:
         mode = {None: "", True: ", thinking", False: ", not thinking"}[suite.thinking]
+        policy = f", policy {suite.policy}" if several else ""
         values = {"acceptance_length": suite.accepted_length, "speedup": suite.speedup}
         names = {"acceptance_length": "Accepted length", "speedup": "Tokens/s against plain generation"}
         entries += [
@@ -88,7 +90,7 @@ def model_index(model_name: str, suites: list[SuiteResult]) -> list[dict[str, An
                 task_name="Speculative decoding",
                 dataset_type=suite.suite,
                 dataset_name=suite.suite,
-                dataset_config=f"temperature {suite.temperature:g}{mode}",
+                dataset_config=f"temperature {suite.temperature:g}{mode}{policy}",
                 metric_type=kind,
                 metric_name=names[kind],
                 metric_value=round(value, 3),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from safetensors import safe_open
 
@@ -75,6 +76,24 @@ def read_weights(folder: Path) -> Weights:
         word for word, name in (("embedding", "embed_tokens"), ("head", "lm_head")) if f"{name}.weight" not in names
     ]
     return found
+
+
+def same_tensors(first: Path, second: Path) -> bool:
+    """Whether two safetensors files hold the same tensors under the same names, whatever their headers say besides."""
+    with safe_open(first, framework="pt") as left, safe_open(second, framework="pt") as right:
+        names = set(left.keys())
+        if names != set(right.keys()):
+            return False
+        return all(_equal(left.get_tensor(name), right.get_tensor(name)) for name in names)
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    # As bytes: a NaN is not equal to itself, and numbers of several types may be.
+    return first.dtype == second.dtype and first.shape == second.shape and torch.equal(_bytes(first), _bytes(second))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

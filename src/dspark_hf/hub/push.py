@@ -9,16 +9,22 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from transformers.utils import logging
 
 from .card import DrafterCard
 from .card_adapter import AdapterCard
 from .card_dataset import DatasetCard
 from .card_regions import is_untouched, merge
+from .card_sources import read_weights, same_tensors
 from .commit import Content, PushResult, Remote
 from .contents import config_with_code, custom_generate, folder_files, is_weights, modelling_code
 from .convert import convert_folder
+from .formats import FormatError
 
+
+logger = logging.get_logger(__name__)
 
 ENGINE_BRANCH = "deepspec"
 
@@ -84,20 +90,19 @@ def push_drafter(
         files |= modelling_code() | custom_generate()
         files["config.json"] = config_with_code((folder / "config.json").read_bytes())
     remote = Remote(repo_id, token=token)
-    card = DrafterCard.from_folder(
-        folder,
-        repo_id=remote.repo_id,
-        license=license,
-        has_custom_generate=with_code,
-        engine_branch=None if create_pr else engine_branch,
-    )
-    choices = _Choices(private, revision, create_pr, overwrite_card, message)
-    result = _publish(remote, files, card, choices, stale=is_weights)
-    if create_pr or engine_branch is None:
-        return result
     with tempfile.TemporaryDirectory() as temporary:
-        convert_folder(folder, temporary, to="deepspec")
-        layout = folder_files(Path(temporary))
+        layout = {} if create_pr or engine_branch is None else _engine_layout(folder, Path(temporary))
+        card = DrafterCard.from_folder(
+            folder,
+            repo_id=remote.repo_id,
+            license=license,
+            has_custom_generate=with_code,
+            engine_branch=engine_branch if layout else None,
+        )
+        choices = _Choices(private, revision, create_pr, overwrite_card, message)
+        result = _publish(remote, files, card, choices, stale=is_weights)
+        if not layout or engine_branch is None:
+            return result
         remote.create_branch(engine_branch)
         commit = remote.commit(
             lambda readme: layout,
@@ -181,6 +186,25 @@ def _publish(
     return replace(result, commit=commit)
 
 
+def _engine_layout(folder: Path, temporary: Path) -> dict[str, Content]:
+    """Files of the engines' branch; none, with a warning, where that layout cannot say what this drafter does."""
+    if absent := read_weights(folder).absent:
+        logger.warning(
+            f"{folder}: no layout for serving engines, it needs the {' and the '.join(absent)} of the target"
+        )
+        return {}
+    try:
+        convert_folder(folder, temporary, to="deepspec")
+    except FormatError as error:
+        logger.warning(f"{folder}: no layout for serving engines: {error}")
+        return {}
+    layout: dict[str, Content] = dict(folder_files(temporary))
+    native = folder / "model.safetensors"
+    if native.is_file() and same_tensors(native, temporary / "model.safetensors"):
+        layout["model.safetensors"] = native  # equal files are stored, and uploaded, once
+    return layout
+
+
 def _checked(folder: str | Path, needed: str | None) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
@@ -190,4 +214,57 @@ def _checked(folder: str | Path, needed: str | None) -> Path:
     return folder
 
 
-__all__ = ["ENGINE_BRANCH", "PushResult", "push_adapter", "push_dataset", "push_drafter"]
+CARDS = {"drafter": DrafterCard, "adapter": AdapterCard, "dataset": DatasetCard}
+PUSHES: dict[str, Callable[..., PushResult]] = {
+    "drafter": push_drafter,
+    "adapter": push_adapter,
+    "dataset": push_dataset,
+}
+
+
+def folder_kind(folder: str | Path) -> str:
+    """
+    `"adapter"`, `"drafter"` or `"dataset"`, seen from the files of a folder.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    folder = Path(folder)
+    if (folder / "adapter_config.json").is_file():
+        return "adapter"
+    if (folder / "config.json").is_file():
+        return "drafter"
+    if any(folder.rglob("*.parquet")) or any(folder.rglob("*.jsonl")):
+        return "dataset"
+    raise ValueError(
+        f"{folder} holds neither config.json (a drafter), adapter_config.json (an adapter) nor rows (.parquet, .jsonl)"
+    )
+
+
+def preview(
+    folder: str | Path, repo_id: str, *, kind: str, license: str | None = None, with_code: bool = True
+) -> dict[str, Any]:
+    """What a push would send, without asking the Hub: `{"repo_id", "kind", "files", "bytes", "card"}`."""
+    folder = Path(folder)
+    files: dict[str, Content] = dict(folder_files(folder))
+    given: dict[str, Any] = {"repo_id": repo_id, "license": license}
+    if kind == "drafter":
+        files |= (modelling_code() | custom_generate()) if with_code else {}
+        given["has_custom_generate"] = with_code
+    card = CARDS[kind].from_folder(folder, **given).render()
+    files["README.md"] = card.encode()
+    size = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in files.values())
+    return {"repo_id": repo_id, "kind": kind, "files": sorted(files), "bytes": size, "card": card}
+
+
+__all__ = [
+    "CARDS",
+    "ENGINE_BRANCH",
+    "PUSHES",
+    "PushResult",
+    "folder_kind",
+    "preview",
+    "push_adapter",
+    "push_dataset",
+    "push_drafter",
+]
