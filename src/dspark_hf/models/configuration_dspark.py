@@ -143,7 +143,11 @@ class DSparkConfig(PreTrainedConfig):
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        try:
+            config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        except (TypeError, AttributeError) as error:
+            # the base class takes it for granted that the file holds a mapping
+            raise ValueError(f"{pretrained_model_name_or_path}: config.json must hold a mapping ({error})") from error
         if not config_dict:
             raise OSError(
                 f"{pretrained_model_name_or_path} is no drafter checkpoint: its config.json is missing or empty"

@@ -62,6 +62,7 @@ NATIVE_REQUIRED = (
     *"body hidden_act rope_parameters layer_types attention_bias block_size mask_token_id target_layer_ids".split(),
     *HEAD_FIELDS,
 )
+MOST_LAYERS = 1024
 DTYPES = (None, "float32", "float16", "bfloat16", "float64", "auto")
 
 
@@ -87,7 +88,7 @@ def to_native(config: dict[str, Any], *, native_fields: Iterable[str]) -> dict[s
     for name in architectures:
         if name in FOREIGN_DRAFTERS:
             raise ValueError(f"architectures names {name}, a drafter of another kind that this package does not run")
-    if "speculators_model_type" in config:
+    if {"speculators_model_type", "speculators_config", "transformer_layer_config"} & set(config):
         return _with_source(config, from_speculators(config))
     if "dflash_config" in config or "DFlashDraftModel" in architectures or "DSparkDraftModel" in architectures:
         return _with_source(config, from_dflash_config(config))
@@ -120,6 +121,8 @@ def _checked_native(config: dict[str, Any], native_fields: set[str]) -> dict[str
             hint = f"; did you mean {close[0]!r}?" if close else "; was it written by a newer version of dspark-hf?"
             raise ValueError(f"unknown key {key!r}{hint}")
     _require(config, NATIVE_REQUIRED, "a native drafter")
+    if not isinstance(config["rope_parameters"], dict) or config["rope_parameters"].get("rope_theta") is None:
+        raise ValueError(f"rope_parameters must hold rope_theta, got {config['rope_parameters']!r}")
     if "sample_from_anchor" not in config:
         _warn_of_default_layout("native", True)
     return config
@@ -162,8 +165,8 @@ def _gemma4_body(config: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"rope_parameters.full_attention must hold rope_theta, got {full!r}")
     return {
         "body": "gemma4",
-        "head_dim": config.get("global_head_dim") or config["head_dim"],
-        "num_key_value_heads": config.get("num_global_key_value_heads") or config["num_key_value_heads"],
+        "head_dim": _first_given(config, "global_head_dim", "head_dim"),
+        "num_key_value_heads": _first_given(config, "num_global_key_value_heads", "num_key_value_heads"),
         "hidden_act": config["hidden_activation"],
         "rope_parameters": full,
         "attention_k_eq_v": config.get("attention_k_eq_v", False),
@@ -220,7 +223,7 @@ def from_dflash_config(config: dict[str, Any]) -> dict[str, Any]:
     _require_neutral(flat, "causal", False)
     native["embedding_scale"] = flat.get("input_embedding_scale", 1.0)
     native["final_logit_softcapping"] = flat.get("final_logit_softcapping") or None
-    if kind == "dflash" and "sliding_attention" in native.get("layer_types", ()):
+    if kind == "dflash" and "sliding_attention" in native["layer_types"]:
         # z-lab: a sliding layer is causal inside the block unless the file says otherwise
         causal = config.get("is_causal")
         if causal is True and "full_attention" in native["layer_types"]:
@@ -233,7 +236,7 @@ def from_dflash_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def from_speculators(config: dict[str, Any]) -> dict[str, Any]:
     """speculators: body fields nested in `transformer_layer_config`, layer ids counted one higher, `d2t` as offsets."""
-    kind = config["speculators_model_type"]
+    kind = config.get("speculators_model_type")
     if kind not in ("dspark", "dflash"):
         raise ValueError(f"speculators_model_type must be dspark or dflash, got {kind!r}")
     for key in config:
@@ -251,6 +254,8 @@ def from_speculators(config: dict[str, Any]) -> dict[str, Any]:
     ids = config["aux_hidden_state_layer_ids"]
     if not isinstance(ids, list) or not all(type(layer) is int and layer >= 0 for layer in ids):
         raise ValueError(f"aux_hidden_state_layer_ids must be a list of integers >= 0, got {ids!r}")
+    if type(config["block_size"]) is not int:
+        raise ValueError(f"block_size must be an integer, got {config['block_size']!r}")
     native = _body(body)
     native["dtype"] = config.get("dtype", native.get("dtype"))
     native.update({key: config[key] for key in ("block_size", "mask_token_id", "draft_vocab_size")})
@@ -264,7 +269,7 @@ def from_speculators(config: dict[str, Any]) -> dict[str, Any]:
     else:
         native["sample_from_anchor"] = kind == "dspark"
         _warn_of_default_layout(f"speculators {kind}", native["sample_from_anchor"])
-    if "sliding_attention" in (native.get("layer_types") or ()):
+    if "sliding_attention" in native["layer_types"]:
         native["sliding_window_from"] = "anchor"
         native["causal_layers"] = "none" if config.get("sliding_window_non_causal", False) else "sliding"
     native.update(_verifier(config, kind, native))
@@ -307,10 +312,14 @@ def _body(config: dict[str, Any]) -> dict[str, Any]:
     if kinds is not None and not isinstance(kinds, list):
         raise ValueError(f"layer_types must be a list, got {kinds!r}")
     if kinds is None:
-        if config.get("use_sliding_window"):
-            raise ValueError("use_sliding_window=true needs layer_types, which is missing")
-        native["layer_types"] = None
-    if "sliding_attention" not in (kinds or ()):
+        # Qwen3's own rule where a file names no layer types; `max_window_layers` defaults to 28 there
+        first = config.get("max_window_layers", 28) if config.get("use_sliding_window") else None
+        count = config.get("num_hidden_layers")
+        if not isinstance(count, int) or not (first is None or isinstance(first, int)) or count > MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers={count!r} with max_window_layers={first!r} gives no layer types")
+        kinds = ["full_attention" if first is None or i < first else "sliding_attention" for i in range(count)]
+        native["layer_types"] = kinds
+    if "sliding_attention" not in kinds:
         native["sliding_window"] = None
     return native
 
@@ -336,8 +345,8 @@ def _with_source(config: dict[str, Any], native: dict[str, Any]) -> dict[str, An
 
 def _require(config: dict[str, Any], keys: Iterable[str], name: str) -> None:
     for key in keys:
-        if key not in config:
-            raise ValueError(f"key {key!r} is missing; {name} always has it")
+        if config.get(key) is None:
+            raise ValueError(f"key {key!r} is missing or null; {name} always has it")
 
 
 def _refuse_unknown_draft_keys(config: dict[str, Any], known: Iterable[str]) -> None:
@@ -350,6 +359,10 @@ def _refuse_unknown_draft_keys(config: dict[str, Any], known: Iterable[str]) -> 
 def _require_neutral(config: dict[str, Any], key: str, *neutral: Any) -> None:
     if config.get(key, neutral[0]) not in (None, *neutral):
         raise ValueError(f"dflash_config.{key}={config[key]!r} is not supported; expected {neutral[0]!r}")
+
+
+def _first_given(config: dict[str, Any], *keys: str) -> Any:
+    return next(config[key] for key in keys if config.get(key) is not None)
 
 
 def _square_root(hidden_size: Any) -> float:

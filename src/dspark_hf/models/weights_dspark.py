@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from transformers.utils import cached_file
 
@@ -175,7 +176,7 @@ def seal(path: Path, chunk: int = 1 << 24) -> None:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
-        header["__metadata__"] = {**metadata, CHECKSUMS: json.dumps(checksums(path, tensors))}
+        header["__metadata__"] = dict(sorted({**metadata, CHECKSUMS: json.dumps(checksums(path, tensors))}.items()))
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         unfinished = path.with_name(f".{path.name}.sealing")
@@ -191,14 +192,16 @@ def _fetch(source: Any, name: str, arguments: dict[str, Any]) -> Path | None:
     folder = Path(str(source)) / (arguments.get("subfolder") or "")
     if Path(str(source)).is_dir():
         return folder / name if (folder / name).is_file() else None
-    hub = {key: arguments[key] for key in HUB_ARGUMENTS if arguments.get(key) is not None}
+    hub = {key: arguments[key] for key in HUB_ARGUMENTS if arguments.get(key) is not None and key != "proxies"}
     try:
+        return Path(hf_hub_download(str(source), name, **hub))
+    except LocalEntryNotFoundError as error:
+        raise OSError(f"{source}: {name} is neither in the cache nor to be had from the Hub: {error}") from error
+    except EntryNotFoundError:
+        return None
+    except (HfHubHTTPError, ValueError):
+        # transformers words these best (gated, private, no such repository, no such revision)
         return Path(cached_file(str(source), name, **hub))
-    except OSError as error:
-        # transformers raises OSError for everything; only "no such file" may be tried under another name
-        if isinstance(error.__cause__, EntryNotFoundError) or isinstance(error, EntryNotFoundError):
-            return None
-        raise
 
 
 def _why_no_weights(source: Any, arguments: dict[str, Any]) -> str:
