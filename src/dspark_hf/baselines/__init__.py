@@ -12,6 +12,8 @@ Importing this room teaches `generate` to accept an [`Eagle3Drafter`].
 
 from transformers import AutoConfig, AutoModel
 
+from dspark_hf.generation.candidates import GENERATORS
+
 from .configuration_eagle3 import Eagle3Config, eagle3_config
 from .configurations import dflash_recipe, mtp1_recipe
 from .eagle3 import Eagle3Drafter
@@ -35,3 +37,4 @@ __all__ = [
 
 AutoConfig.register("eagle3", Eagle3Config, exist_ok=True)
 AutoModel.register(Eagle3Config, Eagle3Drafter, exist_ok=True)
+GENERATORS[Eagle3Drafter] = Eagle3CandidateGenerator

@@ -162,6 +162,18 @@ class DSparkCandidateGenerator:
         )
 
 
+# drafter class -> what drives it, for drafters that choose their tokens in a way of their own
+GENERATORS: dict[type, type[DSparkCandidateGenerator]] = {}
+
+
+def candidate_generator(
+    drafter: Any, plan: ScorePlan, context: DraftContext, *, do_sample: bool, eos_ids: frozenset[int]
+) -> DSparkCandidateGenerator:
+    """The generator of a drafter's class: the one registered for it or a base class, else the block drafter's."""
+    registered = (GENERATORS[kind] for kind in type(drafter).__mro__ if kind in GENERATORS)
+    return next(registered, DSparkCandidateGenerator)(drafter, plan, context, do_sample=do_sample, eos_ids=eos_ids)
+
+
 def _head_tensors(drafter: Any) -> dict[str, Any]:
     """Weights of both heads under the names of `ops.markov_draft`."""
     config, markov, confidence = drafter.config, drafter.markov_head, drafter.confidence_head

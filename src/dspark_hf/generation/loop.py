@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from .candidates import Draft, DSparkCandidateGenerator
+from .candidates import Draft, DSparkCandidateGenerator, candidate_generator
 from .context import DraftContext
 from .lengths import VerificationLengths
 from .outputs import Collector, RoundOutputs
@@ -71,7 +71,7 @@ class DecodeLoop:
         output = self.target.prefill(self.rows.ids_RC[:, : self.rows.prompt_width])
         self.stats.prefill_seconds += time.perf_counter() - started
         self.context = self._context_of_prompt(output)
-        drafting = DSparkCandidateGenerator(
+        drafting = candidate_generator(
             self.request.drafter,
             self.plan.for_drafting(),
             self.context,
