@@ -1,0 +1,29 @@
+"""Errors that are the user's to mend become one line and exit code 2; everything else keeps its traceback.
+
+It knows nothing of verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from dspark_hf.hub.errors import HubError, without_tokens
+
+
+class UserError(click.ClickException):
+    """One line on stderr, exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turns an error that names its own remedy into a [`UserError`]."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, HubError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{without_tokens(text)} (--debug shows where)") from error
