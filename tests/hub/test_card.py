@@ -136,6 +136,19 @@ def test_golden_dataset_card(rows_folder, update_golden):
     check_golden("dataset.md", card.render(), update_golden)
 
 
+def test_rows_say_themselves_who_wrote_them(tmp_path):
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    sampling = json.dumps({"temperature": 1.0})
+    rows = {"completion_ids": [[1], [2, 3]], "generator": ["/home/me/toy"] * 2, "sampling": [sampling] * 2}
+    parquet.write_table(arrow.table(rows), tmp_path / "rows.parquet")
+    text = DatasetCard.from_folder(tmp_path).render()
+    assert "| Answers by | toy |" in text
+    assert '| Sampling | {"temperature": 1.0} |' in text
+    assert "/home/me" not in text
+
+
 def sections(text: str) -> list[str]:
     return [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModel, GenerationConfig
 
 from dspark_hf import DSparkDrafter
@@ -85,6 +86,17 @@ def test_a_drafter_that_the_engines_layout_cannot_describe_is_pushed_without_the
     assert result.engine_commit is None
     assert set(repo.refs) == {"main"}
     assert "Serving elsewhere" not in repo.files()["README.md"].decode()
+
+
+def test_the_licence_is_the_target_s_own(hub, drafter_folder):
+    config = json.loads((drafter_folder / "config.json").read_text()) | {"target_name_or_path": "acme/target"}
+    (drafter_folder / "config.json").write_text(json.dumps(config))
+    push_drafter(drafter_folder, "tester/before", engine_branch=None)
+    assert "license" not in ModelCard(hub.repos["tester/before"].files()["README.md"].decode()).data.to_dict()
+    HfApi().create_repo("acme/target")
+    hub.repos["acme/target"].add_commit("main", "card", {"README.md": b"---\nlicense: gemma\n---\n# target"})
+    push_drafter(drafter_folder, "tester/after", engine_branch=None)
+    assert ModelCard(hub.repos["tester/after"].files()["README.md"].decode()).data.license == "gemma"
 
 
 def test_an_unchanged_folder_makes_no_commit(hub, drafter_folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -45,7 +46,7 @@ def push(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Publish FOLDER as the Hub repo NAME: one commit with everything and a card.
 

@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         # One write for head and body: two small packets would wait 40 ms for the peer's delayed acknowledgement.
-        self._headers_buffer.append(b"\r\n" + (b"" if self.command == "HEAD" else data))
+        self._headers_buffer.append(b"\r\n" + (b"" if self.command == "HEAD" else data))  # type: ignore[attr-defined]
         self.flush_headers()
 
     def account(self, *, required: bool = True) -> bool:

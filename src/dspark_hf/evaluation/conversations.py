@@ -103,7 +103,7 @@ def answer(
                 options = sampling.generate_options()
                 record.difference = first_difference(target, prompt_1L, plain.new_ids, drafted.new_ids, options)
         records.append(record)
-        text = renderer.tokenizer.decode(drafted.new_ids, skip_special_tokens=True)
+        text = str(renderer.tokenizer.decode(drafted.new_ids, skip_special_tokens=True))
         messages.append(renderer.answer_message(renderer.prompt_text(messages), text))
     return records
 

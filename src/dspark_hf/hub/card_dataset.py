@@ -23,6 +23,7 @@ class DatasetCard:
         columns (`list[tuple[str, str]]`): name and type of each column.
         rows, tokens, truncated (`int`, *optional*): counted in the files; `truncated` answers hit the token limit.
         target (`str`, *optional*): the model that wrote the answers.
+        written (`dict[str, list[str]]`): what the rows themselves say of who wrote them: generators, sampling, thinking.
         recipe, provenance (`dict`): how they were made.
     """
 
@@ -32,6 +33,7 @@ class DatasetCard:
     tokens: int | None = None
     truncated: int | None = None
     target: str | None = None
+    written: dict[str, list[str]] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     repo_id: str | None = None
@@ -102,25 +104,26 @@ class DatasetCard:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        data, versions = (
-            self.recipe.get("data") or {},
-            (self.provenance.get("environment") or {}).get("versions") or {},
-        )
+        data = self.recipe.get("data") or {}
+        versions = (self.provenance.get("environment") or {}).get("versions") or {}
         prompts = data.get("prompts")
         sampling = [f"{name} {data[name]:g}" for name in ("temperature", "top_p", "top_k") if name in data]
-        thinking = {True: "on", False: "off"}.get(data.get("thinking"))
+        thinking = {True: "on", False: "off", None: None}[data.get("thinking")]
         rows = {
-            "Answers by": self.target_label if self.target else None,
+            "Answers by": self.target_label if self.target else self._said("generator"),
             "Prompts": prompts if is_hub_id(prompts) else Path(prompts).name if prompts else None,
             "Rows": count(self.rows) if self.rows is not None else None,
             "Tokens of the answers": count(self.tokens) if self.tokens is not None else None,
             "Cut at the token limit": count(self.truncated) if self.truncated is not None else None,
-            "Sampling": ", ".join(sampling),
-            "Thinking mode": thinking,
+            "Sampling": ", ".join(sampling) or self._said("sampling"),
+            "Thinking mode": thinking or self._said("thinking"),
             "Command": f"`{self.provenance['command']}`" if self.provenance.get("command") else None,
             "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         }
         return [(name, cell(value)) for name, value in rows.items() if value]
+
+    def _said(self, column: str) -> str:
+        return "; ".join(self.written.get(column) or [])
 
 
 def _counted(paths: Iterable[Path]) -> dict[str, Any]:
@@ -143,7 +146,20 @@ def _counted(paths: Iterable[Path]) -> dict[str, Any]:
         if "finish_reason" in schema.names:
             reasons = parquet.read_table(path, columns=["finish_reason"])["finish_reason"].to_pylist()
             found["truncated"] = found.get("truncated", 0) + reasons.count("length")
+    said = [name for name in ("generator", "sampling", "thinking") if name in schema.names]
+    found["written"] = {
+        name: _distinct(parquet.read_table(paths[0], columns=[name])[name].to_pylist()) for name in said
+    }
     return found
+
+
+def _distinct(values: list[Any]) -> list[str]:
+    """A column's values that differ, folders of this machine by their last part; none where they are many."""
+    words = {
+        Path(value).name if isinstance(value, str) and Path(value).is_absolute() else str(value) for value in values
+    }
+    known = sorted(words - {"None", "", "{}"})
+    return known if len(known) <= 4 else []
 
 
 def _size_category(rows: int) -> str:

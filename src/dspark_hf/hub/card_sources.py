@@ -60,7 +60,8 @@ def read_weights(folder: Path) -> Weights:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} holds no .safetensors file; give the folder that training or conversion wrote")
-    found, sizes = Weights(), {}
+    found = Weights()
+    sizes: dict[str, int] = {}
     names: set[str] = set()
     for path in files:
         with safe_open(path, framework="pt") as tensors:

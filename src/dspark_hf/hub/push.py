@@ -22,6 +22,7 @@ from .commit import Content, PushResult, Remote
 from .contents import config_with_code, custom_generate, folder_files, is_weights, modelling_code
 from .convert import convert_folder
 from .formats import FormatError
+from .target_license import target_license
 
 
 logger = logging.get_logger(__name__)
@@ -71,7 +72,8 @@ def push_drafter(
         with_code (`bool`): ship the modelling code for `trust_remote_code` and `custom_generate/`.
         engine_branch (`str`, *optional*): branch for the layout of DeepSeek's checkpoints; `None` writes none.
         overwrite_card (`bool`): replace the README whatever it holds.
-        license (`str`, *optional*): the target's licence identifier; by default the recipe's.
+        license (`str`, *optional*): the target's licence identifier; by default the recipe's, else what the
+            target's card says.
         message (`str`): title of the commit.
 
     Raises:
@@ -99,6 +101,7 @@ def push_drafter(
             has_custom_generate=with_code,
             engine_branch=engine_branch if layout else None,
         )
+        card.license = card.license or target_license(card.target, token=token)
         choices = _Choices(private, revision, create_pr, overwrite_card, message)
         result = _publish(remote, files, card, choices, stale=is_weights)
         if not layout or engine_branch is None:
@@ -214,7 +217,11 @@ def _checked(folder: str | Path, needed: str | None) -> Path:
     return folder
 
 
-CARDS = {"drafter": DrafterCard, "adapter": AdapterCard, "dataset": DatasetCard}
+CARDS: dict[str, type[DrafterCard] | type[AdapterCard] | type[DatasetCard]] = {
+    "drafter": DrafterCard,
+    "adapter": AdapterCard,
+    "dataset": DatasetCard,
+}
 PUSHES: dict[str, Callable[..., PushResult]] = {
     "drafter": push_drafter,
     "adapter": push_adapter,
