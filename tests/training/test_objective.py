@@ -135,3 +135,14 @@ def test_logged_sums_carry_no_graph():
     result = objective(lay(objective, rows, [anchors_of(row) for row in rows]), contexts, torch.cat(teachers))
     assert result.loss.grad_fn is not None
     assert all(value.grad_fn is None for name, value in result._asdict().items() if name != "loss")
+
+
+def test_rows_without_anchors_give_a_zero_loss_and_a_gradient_for_nothing():
+    objective = setup()
+    rows, contexts, teachers = rows_and_features()
+    batch = lay(objective, rows[:1], [np.zeros(0, dtype=np.int64)])
+    result, grads = loss_and_gradients(objective, batch, contexts[:1], teachers[:1])
+    assert result.loss == 0
+    assert result.block_den == 0
+    assert all((value == 0).all() for value in grads.values())
+    assert "drafter.layers.0.mlp.up_proj.weight" in grads

@@ -54,8 +54,10 @@ def drafter_config(
     known = text.to_dict()
     gemma = section.body == "gemma4"
     heads = section.num_attention_heads or text.num_attention_heads
-    own_head_dim = (known.get("global_head_dim") if gemma else None) or known.get("head_dim")
-    own_kv_heads = (known.get("num_global_key_value_heads") if gemma else None) or text.num_key_value_heads
+    # Gemma 4's last layer is one of full attention, whose sizes differ from those of its sliding layers
+    last = (known.get("per_layer_config") or {}).get(str(text.num_hidden_layers - 1), {}) if gemma else {}
+    own_head_dim = last.get("head_dim") or known.get("head_dim")
+    own_kv_heads = last.get("num_key_value_heads") or text.num_key_value_heads
     layer_ids = section.target_layer_ids
     if layer_ids is None:
         layer_ids = spread_layer_ids(text.num_hidden_layers, section.num_target_features)

@@ -9,6 +9,7 @@ from, of the optimizer or of schedules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -63,7 +64,7 @@ class DraftObjective(nn.Module):
             denominators ([`Denominators`], *optional*): of the whole optimizer step.
         """
         slots = [self.pack_hidden(pack, [contexts[row] for row in pack.rows]) for pack in batch.packs]
-        loss = dspark_loss(
+        return dspark_loss(
             self.drafter,
             torch.cat(slots),
             batch.previous_NK,
@@ -77,10 +78,14 @@ class DraftObjective(nn.Module):
             backend=self.backend,
             chunk=self.chunk,
         )
-        return loss
 
     def pack_hidden(self, pack: Pack, contexts: Sequence[torch.Tensor]) -> torch.Tensor:
         """`[N, K, D]` final-norm hidden states of every slot of a pack."""
+        if not len(pack.anchors_N):
+            # sharded ranks wait for one another's forward passes: one block is computed, none is kept
+            first = torch.zeros(1, dtype=torch.long, device=pack.anchors_N.device)
+            lone = {"anchor_ids_N": first, "anchors_N": first, "anchor_positions_N": first, "starts_N": first}
+            return self.pack_hidden(replace(pack, **lone), contexts)[:0]
         drafter = self.drafter
         context_SF = torch.cat(list(contexts))
         block_ids = drafter.make_block(pack.anchor_ids_N)
