@@ -3,8 +3,9 @@
 import logging
 
 import pytest
+from transformers import BitsAndBytesConfig, Qwen3Config
 
-from dspark_hf.calibration import find_calibration, regime_key
+from dspark_hf.calibration import find_calibration, quantization_name, regime_key
 
 
 TABLE = {
@@ -67,3 +68,9 @@ def test_without_any_calibration_it_is_the_identity_without_a_word(warnings):
 def test_a_calibration_of_another_number_of_slots_is_refused():
     with pytest.raises(ValueError, match="holds 2 temperatures, the drafter has 7 slots"):
         find_calibration(TABLE, num_slots=7, temperature=0.0)
+
+
+def test_the_quantisation_of_a_target_is_named_by_its_method():
+    assert quantization_name(Qwen3Config()) is None
+    assert quantization_name(Qwen3Config(quantization_config={"quant_method": "gptq", "bits": 4})) == "gptq"
+    assert quantization_name(Qwen3Config(quantization_config=BitsAndBytesConfig(load_in_8bit=True))) == "bitsandbytes"

@@ -114,7 +114,10 @@ def test_a_forgotten_row_starts_fresh():
 
 
 def test_lagged_topk_uses_the_round_before_the_previous_one():
-    policy = make("lagged_topk", curve=CostCurve(tokens=list(range(1, 11)), seconds=[1.0] * 4 + [9.0 * step for step in range(1, 7)]))
+    policy = make(
+        "lagged_topk",
+        curve=CostCurve(tokens=list(range(1, 11)), seconds=[1.0] * 4 + [9.0 * step for step in range(1, 7)]),
+    )
     certain, doubtful = [0.99] * SLOTS, [0.01] * SLOTS
     assert policy(logits_of([certain, doubtful]), [0, 1]).tolist() == [4, 4]  # new rows
     assert policy(logits_of([doubtful, certain]), [0, 1]).tolist() == [4, 4]

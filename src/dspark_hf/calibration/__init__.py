@@ -2,7 +2,7 @@
 
 from .margin import MarginModel, compare_predictors, fit_margin
 from .records import RolloutRecords
-from .regimes import Calibration, find_calibration, regime_key
+from .regimes import Calibration, find_calibration, quantization_name, regime_key
 from .reliability import reliability_by_slot, survival_from_logits
 from .report import calibrate, calibration_report, threshold_sweep
 from .temperature import fit_calibration, fit_temperatures
@@ -19,6 +19,7 @@ __all__ = [
     "fit_calibration",
     "fit_margin",
     "fit_temperatures",
+    "quantization_name",
     "regime_key",
     "reliability_by_slot",
     "survival_from_logits",

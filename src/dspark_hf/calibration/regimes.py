@@ -8,6 +8,7 @@ far likelier, so one set of temperatures cannot serve both.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging
@@ -39,6 +40,20 @@ class Calibration:
         """The entry of `config.confidence_calibration`."""
         entry = {"temperatures": self.temperatures}
         return entry if self.biases is None else {**entry, "biases": self.biases}
+
+
+def quantization_name(config: Any) -> str | None:
+    """
+    The quantisation method of a target for [`regime_key`], or `None`.
+
+    Args:
+        config (`PreTrainedConfig`): of the target.
+    """
+    settings = vars(config).get("quantization_config")  # transformers sets it on quantised models only
+    if settings is None:
+        return None
+    method = settings["quant_method"] if isinstance(settings, dict) else settings.quant_method
+    return str(method.value if isinstance(method, Enum) else method)
 
 
 def regime_key(

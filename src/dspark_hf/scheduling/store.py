@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+from dspark_hf.calibration import quantization_name
+
 from .cost import CostCurve
 
 
@@ -58,7 +60,7 @@ def fingerprint_of(target: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads() if on_cpu else 0,
         "dtype": str(target.dtype).removeprefix("torch."),
         "attention": config._attn_implementation,
-        "quantization": (quantization or {}).get("quant_method", "none"),
+        "quantization": quantization_name(config) or "none",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "target": config.name_or_path or type(target).__name__,
