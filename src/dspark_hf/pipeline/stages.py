@@ -180,7 +180,8 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
             batch_size=section.batch_size,
             progress=workspace.reporter.draws,
         )
-        records.save(workspace.folder.path / "rollouts" / f"{records.regime}.npz")
+        if workspace.given_drafter is None:
+            records.save(workspace.folder.path / "rollouts" / f"{records.regime}.npz")
         result = fit_calibration(records, held_out=1 - section.fit_fraction, min_samples=section.min_samples)
         found[records.regime] = result.calibration.to_dict()
         update_calibration(folder, records.regime, result.report)

@@ -35,12 +35,16 @@ class Workspace:
         folder ([`RunFolder`]): of everything the run writes.
         reporter ([`Reporter`], *optional*): told what happens.
         command (`str`, *optional*): what the user typed, for the card.
+        given_drafter (`Path`, *optional*): a drafter's folder that no run made, to calibrate or measure.
+        given_prompts (`list[Conversation]`, *optional*): held-out prompts for it, instead of the recipe's.
     """
 
     recipe: Recipe
     folder: RunFolder
     reporter: Reporter = field(default_factory=Reporter)
     command: str = ""
+    given_drafter: Path | None = None
+    given_prompts: list[Conversation] | None = None
 
     @cached_property
     def target(self) -> OpenedTarget:
@@ -66,7 +70,7 @@ class Workspace:
     @property
     def drafter_folder(self) -> Path:
         """What is published."""
-        return self.folder.path / "drafter"
+        return self.given_drafter or self.folder.path / "drafter"
 
     @cached_property
     def drafter(self) -> DSparkDrafter:
@@ -84,17 +88,22 @@ class Workspace:
         """Of the rows of one side of the split; other settings get another folder."""
         return self.folder.path / "rows" / f"{side}-{fingerprint}"
 
+    @cached_property
+    def held_out(self) -> list[Conversation]:
+        """Held-out prompts, in an order of which any beginning is a fair sample."""
+        return mixed(self.given_prompts if self.given_prompts is not None else self.prompts.held_out)
+
     def evaluation_prompts(self) -> list[Conversation]:
         """Held-out prompts that nothing but evaluation sees, as far as there are enough of them."""
-        return mixed(self.prompts.held_out)[: self.recipe.evaluate.prompts]
+        return self.held_out[: self.recipe.evaluate.prompts]
 
     def calibration_prompts(self) -> list[Conversation]:
         """Held-out prompts from the other end."""
-        return mixed(self.prompts.held_out)[::-1][: self.recipe.calibrate.prompts]
+        return self.held_out[::-1][: self.recipe.calibrate.prompts]
 
     def validation_prompts(self) -> list[Conversation]:
         """Held-out prompts whose answers choose the best weights, from the same end as calibration's."""
-        return mixed(self.prompts.held_out)[::-1][: self.recipe.train.eval_rows]
+        return self.held_out[::-1][: self.recipe.train.eval_rows]
 
     def write_folder(self, folder: Path, write: Callable[[Path], None]) -> None:
         """Puts a folder in place whole, or leaves what was there."""
