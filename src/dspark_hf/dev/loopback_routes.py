@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         orgs = [{"name": name} for name in self.hub.orgs]
         self.reply({"type": "user", "name": self.hub.user, "fullname": self.hub.user, "orgs": orgs, "auth": access})
 
-    def create_repo(self) -> None:
+    def make_repo(self) -> None:
         wanted = json.loads(self.body)
         owner = wanted.get("organization") or self.hub.user
         self.namespace(owner)
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.repos[key] = entry
         self.reply({"url": url, "name": repo, "id": repo})
 
-    def delete_repo(self) -> None:
+    def drop_repo(self) -> None:
         wanted = json.loads(self.body)
         owner = wanted.get("organization") or self.hub.user
         self.namespace(owner)
@@ -294,8 +294,8 @@ _API = rf"/api/{_KIND}/(?P<repo>[\w.-]+/[\w.-]+)"
 _REV = r"(?P<rev>[^/]+)"
 ROUTES: list[tuple[tuple[str, ...], str, Callable[..., None]]] = [
     (("GET",), "/api/whoami-v2", Handler.whoami),
-    (("POST",), "/api/repos/create", Handler.create_repo),
-    (("DELETE",), "/api/repos/delete", Handler.delete_repo),
+    (("POST",), "/api/repos/create", Handler.make_repo),
+    (("DELETE",), "/api/repos/delete", Handler.drop_repo),
     (("POST",), "/api/validate-yaml", Handler.validate_yaml),
     (("PUT",), rf"{_API}/settings", Handler.settings),
     (("POST",), rf"{_API}/preupload/{_REV}", Handler.preupload),
