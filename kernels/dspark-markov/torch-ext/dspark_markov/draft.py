@@ -149,7 +149,7 @@ class _Round:
             HAS_BIAS=self.w2 is not None,
             STORE=self.store,
             SAMPLE=self.sample,
-            KEYED=self.uniforms is None,
+            KEYED=self.uniforms is None and self.seeds is not None,
             CONFIDENCE=self.survival is not None,
             num_warps=4,
         )

@@ -72,6 +72,7 @@ def inverse_cdf(weights_RN: torch.Tensor, uniforms_R2: torch.Tensor, *, block: i
         `torch.Tensor`: int64 [R]. Out of range (>= N) for rows whose weights are all zero.
     """
     rows, categories = weights_RN.shape
+    block = min(block, max(categories, 1))  # one short block needs no padding
     blocks = -(-categories // block)
     padded = torch.nn.functional.pad(weights_RN, (0, blocks * block - categories)).view(rows, blocks, block)
     block_R = first_exceeding(padded.sum(-1), uniforms_R2[:, 0])
