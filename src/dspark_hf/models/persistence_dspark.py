@@ -217,7 +217,8 @@ def _configuration(
     overrides = {key: kwargs.pop(key) for key in sorted(named & set(kwargs))}
     if isinstance(given, (str, os.PathLike)):
         given = kind.from_pretrained(given, **hub)
-    if given is not None and not isinstance(given, DSparkConfig):
+    # by its type's name: code from a repository may be imported twice, and then has two classes
+    if given is not None and not (isinstance(given, PreTrainedConfig) and given.model_type == kind.model_type):
         raise ValueError(f"config must be a DSparkConfig, got {type(given).__name__}")
     stored = kind.from_pretrained(source, **hub)
     if given is None and not overrides:
