@@ -11,6 +11,7 @@ import sysconfig
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -57,10 +58,16 @@ def library_samples(folder: str | Path | None = None, *, limit: int | None = Non
         FileNotFoundError: the folder holds none of the modules.
     """
     root = Path(folder) if folder is not None else Path(sysconfig.get_paths()["stdlib"])
-    found = {sample.id: sample for path in _module_files(root) for sample in _samples_of(root, path)}
+    found = _all_samples(root)
     if not found:
         raise FileNotFoundError(f"No documented module of the standard library's sources lies in {root}.")
-    return sorted(found.values(), key=lambda sample: hashlib.sha256(sample.id.encode()).digest())[:limit]
+    return list(found[:limit])
+
+
+@lru_cache(maxsize=1)
+def _all_samples(root: Path) -> tuple[ToySample, ...]:
+    found = {sample.id: sample for path in _module_files(root) for sample in _samples_of(root, path)}
+    return tuple(sorted(found.values(), key=lambda sample: hashlib.sha256(sample.id.encode()).digest()))
 
 
 def _module_files(root: Path) -> Iterator[Path]:

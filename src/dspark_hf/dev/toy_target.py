@@ -31,8 +31,8 @@ from .toy_corpus import ToySample, library_samples
 MARKERS = PAD, END, TURN, MASK = "<|pad|>", "<|end|>", "<|turn|>", "<|mask|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|turn|>{{ message['role'] }}\n"
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|end|>{% endgeneration %}\n"
-    "{% else %}{{ message['content'] }}<|end|>\n{% endif %}{% endfor %}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|end|>{% endgeneration %}"
+    "{% else %}{{ message['content'] }}<|end|>{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
 Progress = Callable[[int, int], None]
@@ -79,8 +79,8 @@ class ToySettings:
         return cls(**values)
 
     def folder_name(self) -> str:
-        """Differs for other settings and other Python versions, whose libraries hold other text."""
-        identity = json.dumps([dataclasses.asdict(self), platform.python_version()], sort_keys=True)
+        """Differs for other settings, another template, and other Python versions, whose libraries hold other text."""
+        identity = json.dumps([dataclasses.asdict(self), CHAT_TEMPLATE, platform.python_version()], sort_keys=True)
         return f"toy-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 

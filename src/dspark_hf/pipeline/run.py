@@ -7,8 +7,10 @@ Killed at any moment and called again, a run goes on where it was. It knows noth
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,6 +90,8 @@ def run_pipeline(
     """
     if until not in STAGE_NAMES:
         raise ValueError(f"until must be one of {', '.join(STAGE_NAMES)}, not {until!r}.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return train_in_many_processes(recipe, folder, until=until, reporter=reporter, command=command)
     reporter = Reporter() if reporter is None else reporter
     run = RunFolder(folder)
     workspace = Workspace(recipe=recipe, folder=run, reporter=reporter, command=command)
@@ -106,3 +110,30 @@ def run_pipeline(
                 run.finish(stage.name, keys[stage.name], result, seconds=time.monotonic() - started)
             found[stage.name] = result
     return found
+
+
+def train_in_many_processes(
+    recipe: Recipe, folder: str | Path, *, until: str, reporter: Reporter | None, command: str
+) -> dict[str, dict[str, Any]]:
+    """
+    The stage `train` under `torchrun` or `accelerate launch`; the first process alone writes.
+
+    Raises:
+        ValueError: another stage was asked for, or the rows are not prepared.
+    """
+    if until != "train":
+        raise ValueError(f"Several processes train together, and do nothing else; run {until!r} in one process.")
+    run, keys = RunFolder(folder), fingerprints(recipe)
+    if run.finished("prepare", keys["prepare"]) is None:
+        raise ValueError(f"No rows for this recipe in {folder}; run `dspark-hf prepare` with the same settings first.")
+    result = run.finished("train", keys["train"])
+    if result is not None:
+        return {"train": result}
+    first = int(os.environ.get("RANK", "0")) == 0
+    workspace = Workspace(recipe, run, reporter if first and reporter is not None else Reporter(), command)
+    started = time.monotonic()
+    with run.locked() if first else contextlib.nullcontext():
+        result = stages.train(workspace, keys["train"])
+        if first:
+            run.finish("train", keys["train"], result, seconds=time.monotonic() - started)
+    return {"train": result}

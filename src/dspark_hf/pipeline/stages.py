@@ -5,7 +5,7 @@ A stage may be killed at any moment and called again. Their order and what they 
 
 from __future__ import annotations
 
-import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +111,7 @@ def train(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
             target_revision=target.revision,
             thinking=recipe.data.thinking,
         )
+    resumed = any(output.glob("checkpoint-*"))
     started = time.monotonic()
     with workspace.reporter.bar("features") as on_cache, workspace.reporter.bar("training") as on_step:
         result = train_drafter(
@@ -124,8 +125,10 @@ def train(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
             on_progress=lambda progress: _show_training(progress, on_step),
             on_cache_progress=on_cache,
         )
-    seconds = _training_seconds(output, time.monotonic() - started)
-    workspace.write_folder(workspace.drafter_folder, lambda folder: _export(result, folder, target.model.dtype))
+    # how long a killed attempt took, nobody knows
+    seconds = None if resumed else round(time.monotonic() - started, 1)
+    if int(os.environ.get("RANK", "0")) == 0:
+        workspace.write_folder(workspace.drafter_folder, lambda folder: _export(result, folder, target.model.dtype))
     workspace.__dict__.pop("drafter", None)
     best = result.metrics.get("best_accepted_length")
     if best is not None:
@@ -139,15 +142,6 @@ def _show_training(progress: TrainingProgress, on_step: Any) -> None:
         on_step(progress.step, progress.total_steps)
     else:
         on_step(round(1000 * progress.fraction), 1000)
-
-
-def _training_seconds(output: Path, seconds: float) -> float:
-    """Wall time of this and earlier, killed attempts, kept beside the checkpoints."""
-    clock = output / "seconds.json"
-    if (output / "training.json").is_file() and clock.is_file():
-        return float(json.loads(clock.read_text(encoding="utf-8")))
-    clock.write_text(json.dumps(round(seconds, 1)), encoding="utf-8")
-    return round(seconds, 1)
 
 
 def _export(result: TrainingResult, folder: Path, dtype: torch.dtype) -> None:
