@@ -29,7 +29,7 @@ def _load_loopback_hub():
     return module
 
 
-_HUB = _load_loopback_hub().LoopbackHub(orgs=("acme",)).start()
+_HUB = _load_loopback_hub().LoopbackHub(orgs=("acme", "me")).start()
 _HOME = tempfile.mkdtemp(prefix="dspark-hf-tests-")
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ.update(_HUB.environment())

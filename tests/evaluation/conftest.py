@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
+from dspark_hf.dev.tiny_tokenizer import tiny_tokenizer
 from dspark_hf.evaluation import Suite
 from dspark_hf.training.data import Conversation
-
-
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,:?\n"
-TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% if enable_thinking is defined and enable_thinking %}T{% endif %}{% endif %}"
-)
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +18,7 @@ def target():
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {letter: index for index, letter in enumerate(["<pad>", "<s>", *LETTERS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="."))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", chat_template=TEMPLATE)
+    return tiny_tokenizer()
 
 
 @pytest.fixture
