@@ -113,7 +113,7 @@ NUMBERS_A_TASK = 24
 
 def builtin_conversations(limit: int | None = None, *, system_prompt: str | None = None) -> list[Conversation]:
     """
-    About 1,900 single-turn prompts in a fixed order that mixes the three kinds.
+    About 1,650 single-turn prompts in a fixed order that mixes the three kinds.
 
     Args:
         limit (`int`, *optional*): at most this many; a larger limit only adds.
@@ -138,6 +138,9 @@ def _prompts() -> Iterator[tuple[str, str]]:
                 yield f"{domain}/{subject}#{number}", form.format(subject)
     numbers = random.Random(0)
     for index, task in enumerate(MATH_TASKS):
-        for number in range(NUMBERS_A_TASK):
-            values = {"a": numbers.randint(11, 60), "b": numbers.randint(3, 9), "c": numbers.randint(5, 20)}
-            yield f"math/{index}#{number}", task.format(**values)
+        texts = [
+            task.format(a=numbers.randint(11, 60), b=numbers.randint(3, 9), c=numbers.randint(5, 20))
+            for _ in range(NUMBERS_A_TASK)
+        ]
+        for number, text in enumerate(dict.fromkeys(texts)):
+            yield f"math/{index}#{number}", text
