@@ -10,8 +10,10 @@ import torch
 from dspark_hf.dev.tiny import tiny_drafter
 from dspark_hf.evaluation import EvalResults, Suite, compare, evaluate
 from dspark_hf.evaluation import conversations as conversations_module
+from dspark_hf.evaluation.contexts import lengthen
 from dspark_hf.evaluation.suite import policy_name, weights_digest
 from dspark_hf.hub import DrafterCard
+from dspark_hf.training.rendering import Renderer
 
 
 QUICK = {"max_new_tokens": 12, "progress": False}
@@ -115,6 +117,23 @@ def test_results_go_into_the_card(target, tokenizer, drafter, suite, tmp_path):
     assert "`dspark-hf evaluate x`" in text
 
 
+def test_long_contexts_are_suites_of_their_own(target, tokenizer, drafter, suite, caplog):
+    results = evaluate(target, tokenizer, drafter, [suite], temperatures=[0.0], context_tokens=[200, 600], **QUICK)
+    assert [s.suite for s in results.suites] == ["letters", "letters at 200"]  # 600 is more than the target reads
+    assert results.suites[1].identical == 4
+
+
+def test_a_lengthened_prompt_has_the_size_asked_for_and_its_own_question_last(tokenizer, suite):
+    renderer = Renderer(tokenizer)
+    longer = lengthen(suite, 150, renderer)
+    for short, item in zip(suite.conversations, longer.conversations, strict=True):
+        prompt = renderer.prompt_ids([{"role": "user", "content": item.user_turns[0]}])
+        assert 150 <= len(prompt) < 300
+        assert item.user_turns[0].endswith(short.user_turns[0])
+        assert item.user_turns[1:] == short.user_turns[1:]
+    assert lengthen(suite, 1, renderer).conversations[0].user_turns == suite.conversations[0].user_turns
+
+
 def test_drafters_side_by_side_in_one_table_with_intervals(target, tokenizer, drafter, suite, tmp_path):
     weak = tiny_drafter(target, bigram=False)
     weak.set_policy("full")
@@ -127,6 +146,7 @@ def test_drafters_side_by_side_in_one_table_with_intervals(target, tokenizer, dr
     assert "[" in rows[0][1]
     assert float(rows[0][3]) > float(rows[1][3])
     saved = table.save(tmp_path)
+    assert {path.name for path in saved[2:]} == {"accepted_length_t0_full.png", "acceptance_by_slot_t0_full.png"}
     assert json.loads(saved[0].read_text()).keys() == {"taught", "random"}
     assert "| taught |" in saved[1].read_text()
 

@@ -34,6 +34,13 @@ Examples:
 @click.option(
     "--prompts-folder", type=click.Path(exists=True, file_okay=False), help="Local copies of the paper's sets."
 )
+@click.option(
+    "--context",
+    "context_tokens",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Also in contexts this long. Repeatable.",
+)
 @click.option("--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--max-minutes", type=float, help="Stop between prompts after this long.")
 @click.option(

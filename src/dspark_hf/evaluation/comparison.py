@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -81,12 +82,17 @@ class Comparison:
         return {name: asdict(results) for name, results in self.results.items()}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write `comparison.json` and `comparison.md` into `folder`."""
+        """Write `comparison.json`, `comparison.md` and, where matplotlib is installed, pictures into `folder`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.json").write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
         (folder / "comparison.md").write_text(self.to_markdown(), encoding="utf-8")
-        return [folder / "comparison.json", folder / "comparison.md"]
+        written = [folder / "comparison.json", folder / "comparison.md"]
+        if importlib.util.find_spec("matplotlib") is not None:
+            from .comparison_plots import plot_comparison
+
+            written += plot_comparison(self, folder)
+        return written
 
 
 def _cell(result: SuiteResult | None, measure: str) -> str:

@@ -22,6 +22,7 @@ from dspark_hf.training.rendering import Renderer
 
 from .aggregate import summarise
 from .comparison import Comparison
+from .contexts import lengthen
 from .conversations import Sampling, TurnRecord, answer
 from .record_store import RecordStore, run_key
 from .results import EvalResults, SuiteResult
@@ -42,6 +43,7 @@ def evaluate(
     policies: Sequence[str | Mapping[str, Any]] | None = None,
     prompts: int | None = None,
     prompts_folder: str | Path | None = None,
+    context_tokens: Sequence[int] = (),
     max_new_tokens: int = 256,
     top_p: float = 1.0,
     with_plain: bool = True,
@@ -63,6 +65,8 @@ def evaluate(
             that the drafter has.
         prompts (`int`, *optional*): first this many of each suite.
         prompts_folder (`str` or `Path`, *optional*): local copies of the paper's sets.
+        context_tokens (`Sequence[int]`): also run every suite with prompts lengthened to these sizes, see
+            [`~dspark_hf.evaluation.contexts.lengthen`]. Prompts that the target has no room for are left out.
         max_new_tokens (`int`): per turn.
         with_plain (`bool`): run every prompt without the drafter too, in turn before and after it.
         folder (`str` or `Path`, *optional*): results and per-prompt records go there; a stopped run goes on from them.
@@ -104,7 +108,10 @@ def evaluate(
                 renderer = Renderer(tokenizer, thinking=mode)
                 for temperature in temperatures:
                     sampling = Sampling(temperature, top_p, max_new_tokens, seed)
-                    for suite in loaded:
+                    for suite in [
+                        *loaded,
+                        *(lengthen(item, size, renderer) for size in context_tokens for item in loaded),
+                    ]:
                         run = run_key(**identity, policy=chosen, mode=mode, temperature=temperature, plain=with_plain)
                         records = _run(
                             target, renderer, drafter, suite, sampling, store, run, with_plain, deadline, progress
@@ -188,7 +195,8 @@ def _run(
             if deadline is not None and time.monotonic() > deadline:
                 logger.warning(f"{title}: stopped by the clock after {number} of {len(suite.conversations)} prompts")
                 break
-            options = {"with_plain": with_plain, "plain_first": number % 2 == 1}
+            room = target.config.get_text_config().max_position_embeddings - sampling.max_new_tokens
+            options = {"with_plain": with_plain, "plain_first": number % 2 == 1, "max_prompt_tokens": room}
             if not warm:  # the first call pays for caches and allocations that later ones find ready
                 short = Sampling(sampling.temperature, sampling.top_p, min(sampling.max_new_tokens, 8), sampling.seed)
                 answer(target, renderer, drafter, conversation, short, **options)
@@ -196,7 +204,12 @@ def _run(
             turns = answer(target, renderer, drafter, conversation, sampling, **options)
             store.put(run, f"{suite.name}/{conversation.id}", turns)
         collected.append(turns)
-    return [turns for turns in collected if turns]
+    kept = [turns for turns in collected if turns]
+    if len(kept) < len(collected):
+        logger.warning(
+            f"{title}: {len(collected) - len(kept)} prompts are longer than the target reads and were left out"
+        )
+    return kept
 
 
 __all__ = ["Suite", "compare", "evaluate", "load_suite", "policy_name", "weights_digest"]

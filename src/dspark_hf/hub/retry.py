@@ -85,7 +85,7 @@ def with_retries(step: Callable[[], T], repo_id: str) -> T:
             if attempt == ATTEMPTS or not is_temporary(error):
                 raise explain(error, repo_id) from error
             pause = min(max(wait, retry_after(error) or 0.0), LONGEST_WAIT_SECONDS)
-            logger.info(f"{repo_id}: attempt {attempt} of {ATTEMPTS} failed, next in {pause:g} s")
+            logger.warning(f"{repo_id}: attempt {attempt} of {ATTEMPTS} failed, the next is in {pause:g} s")
             time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("the last attempt either returns or raises")
