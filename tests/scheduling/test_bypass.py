@@ -1,6 +1,8 @@
 """A row stops drafting when its own rounds lose, and looks again at growing intervals."""
 
-from dspark_hf.scheduling.bypass import FIRST_PROBE, LAST_PROBE, BypassState
+import pytest
+
+from dspark_hf.scheduling.bypass import CEILING, CREDIT, DEBT, FIRST_PROBE, LAST_PROBE, BypassState
 
 
 def rounds_drafted(state: BypassState, gain: float, rounds: int) -> list[int]:
@@ -15,32 +17,58 @@ def rounds_drafted(state: BypassState, gain: float, rounds: int) -> list[int]:
     return drafted
 
 
+def waits_of(drafted: list[int]) -> list[int]:
+    return [later - earlier - 1 for earlier, later in zip(drafted, drafted[1:], strict=False) if later - earlier > 1]
+
+
 def test_a_new_row_drafts():
     assert BypassState().drafts
 
 
-def test_a_useless_drafter_is_dropped_within_four_rounds_and_probed_ever_more_rarely():
-    drafted = rounds_drafted(BypassState(), gain=-0.6, rounds=1000)
-    assert len([index for index in drafted if index < 8]) <= 4
-    waits = [later - earlier for earlier, later in zip(drafted, drafted[1:], strict=False) if later - earlier > 1]
-    assert waits[0] == FIRST_PROBE + 1
+@pytest.mark.parametrize("loss", [0.1, 0.4, 1.0, 1.5])
+def test_a_useless_drafter_costs_three_percent_of_256_tokens_at_most(loss):
+    # A drafted round still gives one token, so 256 plain or failed rounds are 256 tokens.
+    assert len(rounds_drafted(BypassState(), -loss, 256)) * loss <= 0.03 * 256
+
+
+def test_probes_become_ever_rarer():
+    waits = waits_of(rounds_drafted(BypassState(), -0.3, 2000))
+    assert waits[0] == FIRST_PROBE
     assert waits == sorted(waits)
-    assert waits[-1] == LAST_PROBE + 1
+    assert waits[-1] == LAST_PROBE
+
+
+def test_a_costly_probe_waits_longer():
+    assert waits_of(rounds_drafted(BypassState(), -3.0, 400))[0] == 60
 
 
 def test_a_good_drafter_is_never_dropped():
-    assert len(rounds_drafted(BypassState(), gain=0.4, rounds=100)) == 100
+    assert len(rounds_drafted(BypassState(), 0.4, 100)) == 100
 
 
-def test_a_probe_that_gains_is_followed_by_another_and_the_row_comes_back():
+def test_one_bad_block_does_not_drop_a_new_row():
     state = BypassState()
-    rounds_drafted(state, gain=-0.6, rounds=60)
+    state.record(-1.0)
+    assert not state.loses
+
+
+def test_however_long_the_good_stretch_hard_text_is_noticed_soon():
+    state = BypassState()
+    rounds_drafted(state, 3.0, 500)
+    assert state.account == CEILING
+    assert len(rounds_drafted(state, -1.0, 30)) <= CEILING + 2
+
+
+def test_however_long_the_bad_stretch_good_probes_bring_the_row_back():
+    state = BypassState()
+    rounds_drafted(state, -1.0, 2000)
+    assert state.account == -DEBT
     while not state.drafts:
         state.wait()
-    drafted = rounds_drafted(state, gain=2.0, rounds=20)
-    assert len(drafted) >= 18
+    assert len(rounds_drafted(state, 1.0, 20)) >= 18
+    assert CREDIT < CEILING
 
 
 def test_the_same_gains_give_the_same_decisions():
-    runs = [rounds_drafted(BypassState(), gain=-0.1, rounds=200) for _ in range(2)]
+    runs = [rounds_drafted(BypassState(), -0.1, 200) for _ in range(2)]
     assert runs[0] == runs[1]

@@ -1,8 +1,9 @@
 """
 When a row stops drafting: its own finished rounds say that drafting loses, and rare probes find out when it would pay again.
 
-Gains are in tokens per drafted round: tokens accepted, minus what the draft and its verification cost, priced at what a token costs
-without drafting. Knows neither clocks nor confidences, so the same run decides the same way twice.
+Each row has an account in tokens. A drafted round pays in what it gained: tokens accepted, minus what the draft and its verification
+cost, priced at what a token costs without drafting. A row drafts while its account is not empty. Knows neither clocks nor
+confidences, so the same run decides the same way twice.
 """
 
 from __future__ import annotations
@@ -10,27 +11,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-# A new prompt is believed to gain one token a round, with the weight of 1.5 rounds: three or four rejected blocks end it.
-PRIOR_GAIN = 1.0
-PRIOR_ROUNDS = 1.5
-# Rounds fade with a half-life of about 7, so that a stretch of easy text is noticed.
-DECAY = 0.9
-FIRST_PROBE = 8
-LAST_PROBE = 128
+# A new prompt may lose this much before it stops: 1% of 256 tokens. Less, and an unlucky start would stop good drafters.
+CREDIT = 2.5
+# A long good stretch earns no more than this, so that the turn to hard text is noticed within a few rounds.
+CEILING = 8.0
+# A long bad one owes no more than this, so that one or two good probes bring the row back.
+DEBT = 1.5
+FIRST_PROBE, LAST_PROBE = 8, 256
+# Plain rounds to wait for every token that a probe loses: a useless drafter then costs below 3%, probes included.
+ROUNDS_PER_LOST_TOKEN = 20
 
 
 @dataclass
 class BypassState:
-    """Fading sum of what drafting gained for one row (its sign decides), and the count-down to the next probe."""
+    """The account of one row, and the count-down to its next probe."""
 
-    total: float = PRIOR_GAIN * PRIOR_ROUNDS
+    account: float = CREDIT
     waited: int = 0
-    interval: int = FIRST_PROBE
+    interval: int = 0
 
     @property
     def loses(self) -> bool:
         """Drafting is expected to lose."""
-        return self.total < 0
+        return self.account < 0
 
     @property
     def probing(self) -> bool:
@@ -42,14 +45,16 @@ class BypassState:
         return not self.loses or self.probing
 
     def record(self, gain: float) -> None:
-        """One drafted round. A probe that lost doubles the wait; one that gained asks for another at once."""
-        was_losing = self.loses
-        self.total = self.total * DECAY + gain
+        """One drafted round. Each probe that loses at least doubles the wait; one that gains asks for another at once."""
+        self.account = min(max(self.account + gain, -DEBT), CEILING)
         self.waited = 0
         if not self.loses:
-            self.interval = FIRST_PROBE
-        elif was_losing:
-            self.interval = min(self.interval * 2, LAST_PROBE) if gain <= 0 else 1
+            self.interval = 0
+        elif gain > 0:
+            self.interval = 1
+        else:
+            wanted = max(2 * self.interval, FIRST_PROBE, round(-gain * ROUNDS_PER_LOST_TOKEN))
+            self.interval = min(wanted, LAST_PROBE)
 
     def wait(self) -> None:
         """One plain round."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.utils import logging
@@ -226,27 +226,40 @@ def _pays_ahead(
 
     a is live; the rho are historical conditional acceptances of the m - 1 slots behind it in the same row.
     """
-    # In slot-major order the slots with `ahead` more behind them are one leading slice: K steps over [R * K] numbers
-    # instead of one over [N, K], which is 5x faster on one core.
-    chance = _unranked(survival_N, order_N)
-    expected = tau_before = _unranked(tau_before_N, order_N)
     size = _unranked(size_before_N, order_N)
     price = step.draft_seconds + step.seconds
-    price_before = price.index_select(0, size)
-    rates = _acceptance(history, step, survival_N)
-    pays = torch.zeros_like(size, dtype=torch.bool)
+    worth = price.index_select(0, size)
+    gain = _unranked(survival_N, order_N) * (worth / _unranked(tau_before_N, order_N))
+    arrays = [size, price, worth, gain, _acceptance(history, step, survival_N)]
+    added = [step.added(ahead + 1, order_N.device) if step.tiered else ahead + 1 for ahead in range(step.slots)]
+    if order_N.device.type == "cpu":
+        # The same steps on numpy views: 80 small operations cost 0.15 ms less there than through torch's dispatcher.
+        arrays = [array.numpy() for array in arrays]
+        added = [array.numpy() if step.tiered else array for array in added]
+    return torch.as_tensor(_worth_its_price(*arrays, added, step))[order_N]
+
+
+def _worth_its_price(size: Any, price: Any, worth: Any, gain: Any, rates: Any, added: list[Any], step: _Step) -> Any:
+    """
+    For every candidate in slot-major order, whether some look-ahead is worth its price; torch or numpy alike.
+
+    In that order the slots with `ahead` more behind them are one leading slice. Both sides are in seconds: what the expected
+    tokens are worth at the rate so far, against what the forward takes; with equal prices and no chance a tie stays a tie.
+    """
+    pays: Any = None
     for ahead in range(step.slots):
         count = (step.slots - ahead) * step.rows
         if ahead:
-            chance = chance[:count] * rates[ahead * step.rows :]
-        expected = expected[:count] + chance
-        if step.tiered:
-            seconds = price.index_select(0, size[:count] + step.added(ahead + 1, order_N.device))
+            gain = gain[:count] * rates[ahead * step.rows :]
+        worth = worth[:count] + gain
+        now = worth > (
+            price.take(size[:count] + added[ahead]) if step.tiered else price[ahead + 1 :].take(size[:count])
+        )
+        if pays is None:
+            pays = now
         else:
-            seconds = price[ahead + 1 :].index_select(0, size[:count])
-        # Cross-multiplied: with equal prices and no chance both sides are the same product, so a tie stays a tie.
-        pays[:count] |= expected * price_before[:count] > tau_before[:count] * seconds
-    return pays[order_N]
+            pays[:count] |= now
+    return pays
 
 
 def _unranked(values_N: torch.Tensor, order_N: torch.Tensor) -> torch.Tensor:

@@ -52,15 +52,15 @@ def lookahead_one(
     slots = len(survival)
     tau, length = 1.0, 0
     while length < slots:
-        price = draft_seconds + seconds[1 + tier_of[length]]
-        expected, chance, pays = tau, survival[length], False
+        worth = draft_seconds + seconds[1 + tier_of[length]]  # of the expected tokens, in seconds at the rate so far
+        gain, pays = survival[length] * (worth / tau), False
         for ahead in range(length + 1, slots + 1):
-            expected += chance
-            if expected * price > tau * (draft_seconds + seconds[1 + tier_of[ahead]]):
+            worth += gain
+            if worth > draft_seconds + seconds[1 + tier_of[ahead]]:
                 pays = True
                 break
             if ahead < slots:
-                chance *= rates[ahead]
+                gain *= rates[ahead]
         if not pays:
             break
         tau += survival[length]
