@@ -86,10 +86,10 @@ def collect_rollouts(
             torch.manual_seed(seed)
             for batch in tqdm(batches, desc="rollouts", disable=not progress):
                 heard: list[RoundRecord] = []
-                inputs = _padded(target, [prompts[index] for index in batch])
+                inputs = padded_prompts(target, [prompts[index] for index in batch])
                 with recording(heard.append):
                     output = generate(target, drafter, **inputs, **options)
-                counts = _new_tokens(target, output[:, inputs["input_ids"].shape[1] :])
+                counts = new_tokens_by_row(target, output[:, inputs["input_ids"].shape[1] :])
                 rows += [(batch[record.row], record) for record in heard if _is_whole(record, counts, num_slots)]
                 truncated += sum(count >= max_new_tokens for count in counts)
                 if max_rounds is not None and len(rows) >= max_rounds:
@@ -110,7 +110,7 @@ def collect_rollouts(
     return _as_records(rows, regime, num_slots)
 
 
-def _padded(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+def padded_prompts(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
     """Prompts of one batch, padded on the left."""
     width = max(len(prompt) for prompt in prompts)
     pad = target.generation_config.pad_token_id or 0
@@ -122,7 +122,7 @@ def _padded(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[s
     return {"input_ids": ids.to(target.device), "attention_mask": mask.to(target.device)}
 
 
-def _new_tokens(target: PreTrainedModel, output_RN: torch.Tensor) -> list[int]:
+def new_tokens_by_row(target: PreTrainedModel, output_RN: torch.Tensor) -> list[int]:
     """Generated tokens of each row, its end token included and the padding behind it not."""
     ends = target.generation_config.eos_token_id
     if ends is None:
