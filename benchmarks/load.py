@@ -33,6 +33,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--prompts", required=True, help='folder of JSONL files, a line is {"turns": ["..."]}')
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument(
+        "--fixed", type=int, nargs="*", default=[], help="fixed draft lengths to run beside the policies"
+    )
+    parser.add_argument(
+        "--random-weights", action="store_true", help="forget what the drafter learned: auto must not lose"
+    )
     parser.add_argument("--threshold", type=float, default=0.5)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--max-new-tokens", type=int, default=96)
@@ -51,6 +57,16 @@ def mixed_prompts(folder: str, tokenizer, max_tokens: int) -> list[list[int]]:
     return [ids for ids in chain.from_iterable(zip_longest(*by_set.values())) if ids is not None]
 
 
+def forget(drafter) -> None:
+    """Random weights and no calibration, in the same shapes; what is shared with the target is replaced, not changed."""
+    torch.manual_seed(0)
+    for module in drafter.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            fresh = torch.ones_like(weight) if weight.dim() < 2 else 0.05 * torch.randn_like(weight)
+            setattr(module, name, torch.nn.Parameter(fresh, requires_grad=False))
+    drafter.config.confidence_calibration = None
+
+
 def verdict(points: list[LoadPoint]) -> list[dict]:
     """At each load: `auto` against the best of the others."""
     found = []
@@ -66,6 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.target)
     target = AutoModelForCausalLM.from_pretrained(options.target, dtype=getattr(torch, options.dtype)).eval()
     drafter = open_drafter(options.drafter, target)
+    if options.random_weights:
+        forget(drafter)
     prompts = mixed_prompts(options.prompts, tokenizer, options.max_prompt_tokens)
     curve = CostCurve.measure(target, drafter, rows=max(options.rows), budget_seconds=20.0)
     drafter.cost_curve = with_overhead(curve, target, drafter, padded_prompts(target, prompts[:1])["input_ids"])
@@ -74,7 +92,13 @@ def main(arguments: list[str] | None = None) -> None:
         drafter,
         prompts,
         rows=options.rows,
-        policies=("plain", "full", {"name": "threshold", "threshold": options.threshold}, "auto"),
+        policies=[
+            "plain",
+            "full",
+            *({"name": "full", "tokens": tokens} for tokens in options.fixed),
+            {"name": "threshold", "threshold": options.threshold},
+            "auto",
+        ],
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         repeats=options.repeats,

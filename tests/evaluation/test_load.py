@@ -37,6 +37,13 @@ def test_a_steep_curve_makes_auto_verify_less_than_full(target, drafter):
     assert full.bypassed == 0
 
 
+def test_a_fixed_length_is_a_policy_too(target, drafter):
+    options = {"max_new_tokens": 12, "repeats": 1, "progress": False}
+    [point] = measure_load(target, drafter, PROMPTS, rows=(1,), policies=({"name": "full", "tokens": 2},), **options)
+    assert point.policy == "full:2"
+    assert 1 < point.verified_length <= 2
+
+
 def test_sampling_loads_run_too(target, drafter):
     [point] = measure_load(
         target,

@@ -54,7 +54,7 @@ class RolloutRecords:
             "margins": (rounds, slots),
             "overlap": (rounds, slots),
         }
-        arrays = {
+        arrays: dict[str, NDArray] = {
             "prompt": self.prompt,
             "tokens": self.tokens,
             "accepted_count": self.accepted_count,

@@ -107,7 +107,7 @@ def find_calibration(
     identity = Calibration([1.0] * num_slots)
     if not calibrations:
         return identity
-    wanted = {"temperature": temperature, "top_p": top_p if temperature > 0 else 1.0}
+    wanted: dict[str, Any] = {"temperature": temperature, "top_p": top_p if temperature > 0 else 1.0}
     wanted |= {"thinking": None if thinking is None else ("on" if thinking else "off"), "quantization": quantization}
     key = regime_key(temperature=temperature, top_p=top_p, thinking=thinking, quantization=quantization)
     nearest = key

@@ -70,7 +70,7 @@ def survival_from_logits(
         logits_NK = logits_NK / np.asarray(temperatures, dtype=np.float64)
     if biases is not None:
         logits_NK = logits_NK + np.asarray(biases, dtype=np.float64)
-    return np.cumprod(sigmoid(logits_NK), axis=1)
+    return np.cumprod(sigmoid(logits_NK), axis=1, dtype=np.float64)
 
 
 def sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:

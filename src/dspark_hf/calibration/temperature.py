@@ -84,11 +84,11 @@ def fit_calibration(
     """
     if bias not in ("auto", "never", "always"):
         raise ValueError(f"bias must be 'auto', 'never' or 'always', got {bias!r}")
-    settings = {"min_samples": min_samples, "bins": bins}
+    with_bias = bias == "always"
     if bias == "auto":
-        bias = "always" if _bias_helps(confidence_logits, accepted, **settings) else "never"
-    temperatures, biases = _fit(confidence_logits, accepted, with_bias=bias == "always", **settings)
-    return Calibration(temperatures, biases if bias == "always" else None, regime)
+        with_bias = _bias_helps(confidence_logits, accepted, min_samples=min_samples, bins=bins)
+    temperatures, biases = _fit(confidence_logits, accepted, with_bias=with_bias, min_samples=min_samples, bins=bins)
+    return Calibration(temperatures, biases if with_bias else None, regime)
 
 
 def _fit(

@@ -40,7 +40,7 @@ class LoadPoint:
     One policy at one load.
 
     Args:
-        policy (`str`): `"plain"` is the target without a drafter.
+        policy (`str`): `"plain"` is the target without a drafter; `"full:3"` drafts three tokens.
         rows (`int`): prompts decoded together.
         tokens_per_second (`float`): of all rows, median of the repeats.
         tokens_per_second_per_user (`float`): the same divided by rows.
@@ -65,7 +65,7 @@ class LoadPoint:
 
 @torch.no_grad()
 def measure_load(
-    target: PreTrainedModel,
+    target: Any,
     drafter: Any,
     prompts: Sequence[Sequence[int]],
     *,
@@ -84,7 +84,8 @@ def measure_load(
         target (`PreTrainedModel`), drafter (`DSparkDrafter`): with a cost curve, or `auto` is `full`; its policy comes back.
         prompts (`Sequence[Sequence[int]]`): token ids, domains mixed; used in turn, repeated if there are fewer than rows.
         rows (`Sequence[int]`): loads.
-        policies (`Sequence`): `"plain"`, a policy's name, or `{"name": ..., **knobs}`.
+        policies (`Sequence`): `"plain"`, a policy's name, or `{"name": ..., **knobs}`; the knob `tokens` shortens the draft, so
+            `{"name": "full", "tokens": 3}` always verifies three.
         max_new_tokens (`int`, *optional*, defaults to 96), temperature (`float`, *optional*, defaults to 0): of every row.
         repeats (`int`, *optional*, defaults to 3): of every point, on other prompts each time; the median counts.
 
@@ -102,14 +103,14 @@ def measure_load(
     try:
         with tqdm(total=len(rows) * repeats * len(chosen), desc="load", disable=not progress) as bar:
             for count in rows:
-                runs: dict[str, list[_Run]] = {policy["name"]: [] for policy in chosen}
+                runs: dict[str, list[_Run]] = {_label(policy): [] for policy in chosen}
                 _run(target, drafter, chosen[-1], _batch(target, prompts, count, 0), 4, temperature, seed)  # warm-up
                 for repeat in range(repeats):
                     inputs = _batch(target, prompts, count, repeat)
                     # The order turns, so that no policy always runs on a cold or a hot machine.
                     for policy in chosen[repeat % len(chosen) :] + chosen[: repeat % len(chosen)]:
                         run = _run(target, drafter, policy, inputs, max_new_tokens, temperature, seed + repeat)
-                        runs[policy["name"]].append(run)
+                        runs[_label(policy)].append(run)
                         bar.update()
                 points += [_point(name, count, of_policy) for name, of_policy in runs.items()]
     finally:
@@ -125,7 +126,7 @@ class _Run:
 
 
 def _run(
-    target: PreTrainedModel,
+    target: Any,
     drafter: Any,
     policy: Mapping[str, Any],
     inputs: dict[str, torch.Tensor],
@@ -142,7 +143,8 @@ def _run(
     options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {"temperature": None}
     plain = policy["name"] == "plain"
     if not plain:
-        drafter.set_policy(**policy)
+        drafter.set_policy(**{key: value for key, value in policy.items() if key != "tokens"})
+        options |= {"num_assistant_tokens": policy["tokens"]} if "tokens" in policy else {}
     with torch.random.fork_rng(devices=[target.device] if target.device.type == "cuda" else []):
         torch.manual_seed(seed)
         _wait_for(target.device)
@@ -158,6 +160,10 @@ def _batch(
     target: PreTrainedModel, prompts: Sequence[Sequence[int]], rows: int, repeat: int
 ) -> dict[str, torch.Tensor]:
     return padded_prompts(target, [prompts[(repeat * rows + row) % len(prompts)] for row in range(rows)])
+
+
+def _label(policy: Mapping[str, Any]) -> str:
+    return f"{policy['name']}:{policy['tokens']}" if "tokens" in policy else str(policy["name"])
 
 
 def _point(name: str, rows: int, runs: Sequence[_Run]) -> LoadPoint:

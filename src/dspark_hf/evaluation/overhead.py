@@ -37,8 +37,8 @@ def with_overhead(curve: CostCurve, target: PreTrainedModel, drafter: Any, input
     never_pays = CostCurve(tokens=[1], seconds=[1.0], draft_seconds=3600.0)
     rounds = {}
     try:
-        for name, knobs, own in (("full", {}, curve), ("auto", {}, never_pays)):
-            drafter.set_policy(name, **knobs)
+        for name, own in (("full", curve), ("auto", never_pays)):
+            drafter.set_policy(name)
             drafter.cost_curve = own
             for tokens in (4, ROUNDS):  # the first call warms up
                 generate(target, drafter, input_ids=input_ids, do_sample=False, max_new_tokens=tokens)

@@ -73,16 +73,13 @@ def plot_accepted_length(
     figure, [panel] = _panels(1, 1, size=(max(6.4, 1.3 * len(sets) + 1.5), 4.2))
     width = 0.8 / len(lengths)
     for index, (series, by_set) in enumerate(lengths.items()):
-        heights = [math.nan if by_set.get(name) is None else by_set[name] for name in sets]
-        places = [place + (index - (len(lengths) - 1) / 2) * width for place in range(len(sets))]
-        spans = [
-            ((intervals or {}).get(series) or {}).get(name) or [height] * 2
-            for name, height in zip(sets, heights, strict=True)
-        ]
+        heights = [_gap(by_set.get(name)) for name in sets]
+        spans = [((intervals or {}).get(series) or {}).get(name) for name in sets]
         errors = [
-            [height - low for height, (low, _) in zip(heights, spans, strict=True)],
-            [high - height for height, (_, high) in zip(heights, spans, strict=True)],
+            [0.0 if span is None else height - span[0] for height, span in zip(heights, spans, strict=True)],
+            [0.0 if span is None else span[1] - height for height, span in zip(heights, spans, strict=True)],
         ]
+        places = [place + (index - (len(lengths) - 1) / 2) * width for place in range(len(sets))]
         panel.bar(
             places,
             heights,
@@ -115,7 +112,7 @@ def plot_acceptance_by_slot(
     """
     figure, [panel] = _panels(1, 1, size=(6.4, 4.2))
     for index, (series, by_slot) in enumerate(rates.items()):
-        values = [math.nan if rate is None else rate for rate in by_slot]
+        values = [_gap(rate) for rate in by_slot]
         panel.plot(range(1, len(values) + 1), values, label=series, **_style(index))
     longest = max((len(by_slot) for by_slot in rates.values()), default=1)
     panel.set(xlabel="slot", ylabel="accepted, given all before", ylim=(0, 1.03), xticks=range(1, longest + 1))
@@ -243,6 +240,11 @@ def _written(figure: Figure, path: str | Path, title: str | None) -> Path:
     # No date and no version in the file: the same numbers give the same bytes, and an unchanged folder makes no commit.
     figure.savefig(path, dpi=130, metadata={"Software": None})
     return path
+
+
+def _gap(value: float | None) -> float:
+    """matplotlib leaves out what is not a number."""
+    return math.nan if value is None else value
 
 
 def _percent(value: float | None) -> str:

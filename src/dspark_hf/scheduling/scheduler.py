@@ -230,16 +230,18 @@ def _pays_ahead(
     price = step.draft_seconds + step.seconds
     worth = price.index_select(0, size)
     gain = _unranked(survival_N, order_N) * (worth / _unranked(tau_before_N, order_N))
-    arrays = [size, price, worth, gain, _acceptance(history, step, survival_N)]
-    added = [step.added(ahead + 1, order_N.device) if step.tiered else ahead + 1 for ahead in range(step.slots)]
+    arrays: list[Any] = [size, price, worth, gain, _acceptance(history, step, survival_N)]
+    added: list[Any] = [
+        step.added(ahead + 1, order_N.device) if step.tiered else ahead + 1 for ahead in range(step.slots)
+    ]
     if order_N.device.type == "cpu":
-        # The same steps on numpy views: 80 small operations cost 0.15 ms less there than through torch's dispatcher.
+        # The same steps on numpy views: 80 small operations take 0.17 ms less there than through torch's dispatcher.
         arrays = [array.numpy() for array in arrays]
         added = [array.numpy() if step.tiered else array for array in added]
-    return torch.as_tensor(_worth_its_price(*arrays, added, step))[order_N]
+    return torch.as_tensor(_worth_its_price(step, added, *arrays))[order_N]
 
 
-def _worth_its_price(size: Any, price: Any, worth: Any, gain: Any, rates: Any, added: list[Any], step: _Step) -> Any:
+def _worth_its_price(step: _Step, added: list[Any], size: Any, price: Any, worth: Any, gain: Any, rates: Any) -> Any:
     """
     For every candidate in slot-major order, whether some look-ahead is worth its price; torch or numpy alike.
 
