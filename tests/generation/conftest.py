@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -48,7 +48,7 @@ for _name, _build in {"qwen3_5": _qwen3_5, "gemma4_wrapper": _gemma4_wrapper}.it
     FAMILIES.setdefault(_name, _build)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pair(family: str, overrides: tuple[tuple[str, Any], ...]):
     target = tiny_target(family, **dict(overrides))
     return target, tiny_drafter(target)

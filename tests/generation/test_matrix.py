@@ -102,12 +102,23 @@ def filled_cache(target, ids):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampling_runs_and_respects_masks_for_every_shape(family, pair, make_prompt):
     target, drafter = pair(family)
-    for rows, side, policy in ((1, "left", "full"), (2, "right", "threshold"), (5, "left", "threshold"), (5, "right", "full")):
+    for rows, side, policy in (
+        (1, "left", "full"),
+        (2, "right", "threshold"),
+        (5, "left", "threshold"),
+        (5, "right", "full"),
+    ):
         drafter.set_policy(policy, **POLICIES[policy])
         ids, mask = padded(make_prompt, rows, side, seed=rows)
         torch.manual_seed(rows)
         drafted = target.generate(
-            ids, attention_mask=mask, assistant_model=drafter, do_sample=True, top_k=5, max_new_tokens=6, bad_words_ids=[[7]]
+            ids,
+            attention_mask=mask,
+            assistant_model=drafter,
+            do_sample=True,
+            top_k=5,
+            max_new_tokens=6,
+            bad_words_ids=[[7]],
         )
         assert drafted.shape == (rows, ids.shape[1] + 6)
         assert not (drafted[:, ids.shape[1] :] == 7).any()

@@ -91,15 +91,11 @@ class RaggedRows(Target):
         self.window = getattr(text, "sliding_window", None) if "sliding_attention" in layer_types else None
         # models with layer types of their own take one mask per type, the others a single one
         self.mask_kinds = sorted(set(text.layer_types)) if hasattr(text, "layer_types") else None
-        self.first_column_R1: torch.Tensor | None = None
         self.prompting = True
 
     def prefill(self, input_ids_RL: torch.Tensor) -> TargetOutput:
         output = super().prefill(input_ids_RL)
         self.prompting = False
-        if self.mask_RL is not None:
-            # padding is on the left, so a row starts at its first real token
-            self.first_column_R1 = self.mask_RL.long().argmax(dim=1, keepdim=True)
         return output
 
     def verify(self, rows: TokenRows, width: int) -> TargetOutput:
@@ -116,8 +112,8 @@ class RaggedRows(Target):
         """Keeps some rows only; the others cost nothing from here on."""
         index = torch.tensor(rows, device=self.request.input_ids_BL.device)
         self.cache.select(index)
-        if self.first_column_R1 is not None:
-            self.first_column_R1 = self.first_column_R1[index]
+        if self.mask_RL is not None:
+            self.mask_RL = self.mask_RL[index]
         if self.next_position is not None and self.next_position.shape[-2] > 1:
             self.next_position = self.next_position[..., index, :]
         for key, last in self.last_types.items():
@@ -155,8 +151,11 @@ class RaggedRows(Target):
         columns_C = torch.arange(self.cache.columns.width, device=self.columns_RQ.device)
         own_RQ1 = self.columns_RQ[..., None]
         full_RQC = columns_C <= own_RQ1
-        if self.first_column_R1 is not None:
-            full_RQC = full_RQC & (columns_C >= self.first_column_R1[..., None])
+        if self.mask_RL is not None:
+            shown_RC = self.mask_RL.bool()
+            later = self.cache.columns.width - shown_RC.shape[1]
+            shown_RC = torch.cat([shown_RC, shown_RC.new_ones(len(shown_RC), later)], dim=1)
+            full_RQC = full_RQC & shown_RC[:, None]
         masks = {"full_attention": full_RQC}
         if self.window is not None:
             masks["sliding_attention"] = full_RQC & (columns_C > own_RQ1 - self.window)

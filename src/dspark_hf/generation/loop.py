@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 from .candidates import Draft, DSparkCandidateGenerator, candidate_generator
 from .context import DraftContext
 from .lengths import VerificationLengths
@@ -95,11 +93,11 @@ class DecodeLoop:
             first, counts = [columns - new] * len(self.rows), [new] * len(self.rows)
         else:
             first = mask_RL[:, : columns - new].sum(dim=1).tolist()
-            counts = mask_RL[:, columns - new : columns].sum(dim=1).tolist()
-            padding_R1 = torch.tensor([[new - count] for count in counts], device=features_RSF.device)
-            index_RS = padding_R1 + torch.arange(max(counts), device=features_RSF.device)
-            index_RSF = index_RS.clamp_(max=new - 1)[..., None].expand(-1, -1, features_RSF.shape[2])
-            features_RSF = features_RSF.gather(1, index_RSF)
+            new_mask_RS = mask_RL[:, columns - new : columns].to(features_RSF.device)
+            counts = new_mask_RS.sum(dim=1).tolist()
+            # real tokens first, in their order
+            order_RS = new_mask_RS.argsort(dim=1, descending=True, stable=True)[:, : max(counts)]
+            features_RSF = features_RSF.gather(1, order_RS[..., None].expand(-1, -1, features_RSF.shape[2]))
         context = self.target.remembered_context(self.rows, first) or DraftContext(first)
         context.add(features_RSF, counts)
         return context
