@@ -182,7 +182,7 @@ def answer_in_process(
     done = 0
     for number, batch in enumerate(plan_batches(conversations, renderer, batch_size)):
         dialogues = [open_dialogue(conversation) for conversation in batch]
-        if not _is_stored(dialogues, renderer, sampling, stored):
+        if not _is_stored(dialogues, renderer, sampling, stored, report):
             _answer_batch(target, renderer, dialogues, sampling, generator, drafter, number, report)
             waiting += [row for dialogue in dialogues for row in dialogue.rows]
         done += len(batch)
@@ -214,11 +214,20 @@ def plan_batches(
             yield group[first : first + batch_size]
 
 
-def _is_stored(dialogues: list[Dialogue], renderer: Renderer, sampling: Sampling, stored: set[str]) -> bool:
-    """Whether every conversation that can be asked has its first row; a batch's rows are written together."""
-    quiet = RowReport()
+def _is_stored(
+    dialogues: list[Dialogue], renderer: Renderer, sampling: Sampling, stored: set[str], report: RowReport
+) -> bool:
+    """Whether every conversation that can be asked has its first row; a batch's rows are written together.
+
+    Those that cannot be asked are counted in `report` if nothing else of the batch is left to do.
+    """
+    refused = RowReport()
     missing = [dialogue for dialogue in dialogues if f"{dialogue.conversation.id}#0" not in stored]
-    return not any(ask_turn(open_dialogue(each.conversation), 0, renderer, sampling, quiet) for each in missing)
+    if any(ask_turn(open_dialogue(each.conversation), 0, renderer, sampling, refused) for each in missing):
+        return False
+    for reason, count in refused.skipped.items():
+        report.skipped[reason] = report.skipped.get(reason, 0) + count
+    return True
 
 
 def _answer_batch(target, renderer, dialogues, sampling, generator, drafter, number, report) -> None:

@@ -27,6 +27,9 @@ from .server import CompletionServer, answer_by_server
 
 logger = get_logger(__name__)
 
+# The sampling knobs that also hold for answers that came with the data.
+LIMITS = ("max_prompt_tokens", "max_new_tokens")
+
 
 def sampling_of(data: DataSection) -> Sampling:
     """The recipe's sampling knobs."""
@@ -84,7 +87,7 @@ def prepare_rows(
     sampling = sampling_of(data)
     plan = {
         "target": target_name,
-        "sampling": {} if data.ready_answers else asdict(sampling),
+        "sampling": asdict(sampling) if not data.ready_answers else {name: asdict(sampling)[name] for name in LIMITS},
         "template_hash": renderer.template_hash,
         "thinking": data.thinking,
         "ready_answers": data.ready_answers,
@@ -102,7 +105,7 @@ def prepare_rows(
             "Training on answers that came with the data (off-policy): accepted lengths are usually lower than with the "
             "target's own answers."
         )
-        _store_ready(conversations, renderer, store, report)
+        _store_ready(conversations, renderer, store, report, sampling)
     elif data.server is not None:
         server = CompletionServer(data.server, data.server_model or target_name.split("@")[0], retries=data.retries)
         answer_by_server(server, renderer, conversations, store, concurrency=data.concurrency, **answering)
@@ -146,8 +149,10 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def _store_ready(conversations, renderer: Renderer, store: RowStore, report: RowReport) -> None:
-    """One row an assistant turn, each with the history as inference will render it."""
+def _store_ready(
+    conversations: Sequence[Conversation], renderer: Renderer, store: RowStore, report: RowReport, limits: Sampling
+) -> None:
+    """One row an assistant turn, each with the history as inference will render it, within the limits of generated ones."""
     stored, rows = store.ids(), []
     for conversation in conversations:
         history: list[dict[str, str]] = []
@@ -159,15 +164,17 @@ def _store_ready(conversations, renderer: Renderer, store: RowStore, report: Row
                 except RenderingError as error:
                     report.skip(str(error))
                     break
-                rows.append(
-                    Row(
-                        id=f"{conversation.id}#{turn}",
-                        prompt_ids=prompt,
-                        completion_ids=completion,
-                        template_hash=renderer.template_hash,
-                        thinking=renderer.thinking,
-                    )
+                if len(prompt) > limits.max_prompt_tokens:
+                    report.skip(f"prompt longer than {limits.max_prompt_tokens} tokens")
+                    break
+                row = Row(
+                    id=f"{conversation.id}#{turn}",
+                    prompt_ids=prompt,
+                    completion_ids=completion,
+                    template_hash=renderer.template_hash,
+                    thinking=renderer.thinking,
                 )
+                rows.append(row.cut(len(prompt) + limits.max_new_tokens))
                 turn += 1
             history.append(dict(message))
         if not conversation.has_answers:
