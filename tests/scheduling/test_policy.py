@@ -134,6 +134,29 @@ def test_a_useless_drafter_is_bypassed_and_a_good_one_is_not(layout):
     assert drafted_share(make(curve=four_rows, layout=layout), accept=0.9, rows=4) == 1.0
 
 
+def test_padded_rows_draft_together_or_not_at_all():
+    four_rows = CostCurve(tokens=[1, 4, 8, 20], seconds=[0.10, 0.12, 0.15, 0.20], draft_seconds=0.02)
+    policy = make(curve=four_rows, layout="padded")
+    for _ in range(20):
+        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 0, 0])  # half of the rows pay for all
+    assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
+    for _ in range(20):
+        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [1, 0, 0, 0])
+    assert policy.should_draft([0, 1, 2, 3]) == [False] * 4
+
+
+def test_a_batch_that_has_shrunk_to_half_looks_again_soon():
+    policy = make(curve=CostCurve(tokens=[1, 8, 40], seconds=[0.1, 0.8, 4.0], draft_seconds=0.5), layout="padded")
+    ids = list(range(8))
+    for _ in range(30):
+        policy.observe(ids, [4] * 8, [4] * 8, [0] * 8)
+    waited = 0
+    while not all(policy.should_draft(ids[:4])) and waited < 500:
+        policy.observe(ids[:4], [0] * 4, [0] * 4, [0] * 4)
+        waited += 1
+    assert waited == 8
+
+
 def test_only_auto_bypasses_and_only_if_allowed():
     for policy in (make("lookahead"), make("full"), make(bypass=False)):
         for _ in range(8):

@@ -1,7 +1,7 @@
 """
 When a row stops drafting: its own finished rounds say that drafting loses, and rare probes find out when it would pay again.
 
-Each row has an account in tokens. A drafted round pays in what it gained: tokens accepted, minus what the draft and its verification
+Each row (or each batch whose rows share one width) has an account in tokens. A drafted round pays in what it gained: tokens accepted, minus what the draft and its verification
 cost, priced at what a token costs without drafting. A row drafts while its account is not empty. Knows neither clocks nor
 confidences, so the same run decides the same way twice.
 """
@@ -24,7 +24,7 @@ ROUNDS_PER_LOST_TOKEN = 20
 
 @dataclass
 class BypassState:
-    """The account of one row, and the count-down to its next probe."""
+    """An account, and the count-down to the next probe."""
 
     account: float = CREDIT
     waited: int = 0
@@ -55,6 +55,10 @@ class BypassState:
         else:
             wanted = max(2 * self.interval, FIRST_PROBE, round(-gain * ROUNDS_PER_LOST_TOKEN))
             self.interval = min(wanted, LAST_PROBE)
+
+    def look_again(self) -> None:
+        """Something else has changed what drafting costs, so the next probe need not wait long."""
+        self.interval = min(self.interval, FIRST_PROBE)
 
     def wait(self) -> None:
         """One plain round."""

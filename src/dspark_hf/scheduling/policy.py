@@ -91,6 +91,9 @@ class DecodingPolicy:
         self._active = _active_policy(self.name, curve)
         self._tier_of = rounded_lengths(num_slots, self.tiers)
         self._rows: dict[Hashable, _Row] = {}
+        # In the padded layout one row's draft widens all others', so they draft together or not at all.
+        self._batch = BypassState() if layout == "padded" else None
+        self._most_rows = 0
         self._survivals: deque[tuple[dict[Hashable, int], torch.Tensor]] = deque(maxlen=2)
         self._seconds: dict[Any, list[float]] = {}
 
@@ -98,7 +101,7 @@ class DecodingPolicy:
         """One bool per row: draft, or take a plain decoding step. From older rounds only; changes nothing."""
         if not self.bypasses:
             return [True] * len(row_ids)
-        return [self._row(row).bypass.drafts for row in row_ids]
+        return [self._bypass(row).drafts for row in row_ids]
 
     def __call__(
         self,
@@ -134,9 +137,10 @@ class DecodingPolicy:
         lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
         if self.bypasses:
             # A probe that verified nothing would learn nothing.
-            probing = [row for row, row_id in enumerate(row_ids) if self._row(row_id).bypass.probing]
+            probing = [row for row, row_id in enumerate(row_ids) if self._bypass(row_id).probing]
             if probing:
-                lengths_R[probing] = lengths_R[probing].clamp(min=self._tier_of[1])
+                least = self._tier_of[1] if self._batch is None else self._probe_length(rows, context)
+                lengths_R[probing] = lengths_R[probing].clamp(min=least)
         return lengths_R
 
     def length_of_one(
@@ -161,7 +165,7 @@ class DecodingPolicy:
         if self._active == "optimal":
             return optimal_one(survival, seconds, draft_seconds, tier_of)
         length = lookahead_one(survival, seconds, draft_seconds, tier_of, rates)
-        return max(length, self._probe_length(seconds)) if row.bypass.probing else length
+        return max(length, self._probe_length(1, context)) if self._bypass(row_id).probing else length
 
     def observe(
         self,
@@ -173,27 +177,30 @@ class DecodingPolicy:
         context: int | None = None,
     ) -> None:
         """Learns from one finished forward: every row of it, tokens drafted, verified and accepted (bonus not counted)."""
-        rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
-        share = value = 0.0
-        if self.bypasses and drafting:
-            assert self.curve is not None
-            seconds = self._seconds_at(rows, context)
-            padded = self.layout == "padded"
-            size = rows * (1 + max(verified)) if padded else rows + sum(verified)
-            share = self.curve.draft_seconds_at(drafting) / drafting
-            extra = (seconds[size] - seconds[rows]) / (drafting if padded else max(sum(verified), 1))
-            value = seconds[rows] / rows  # what a token costs without drafting
         for row_id, drafts, checked, stood in zip(row_ids, drafted, verified, accepted, strict=True):
-            row = self._row(row_id)
             if drafts:
-                row.acceptance.record(checked, stood)
-            if not self.bypasses:
-                continue
-            if drafts:
-                cost = share + extra * (1 if self.layout == "padded" else checked)
-                row.bypass.record(stood - cost / value)
-            else:
-                row.bypass.wait()
+                self._row(row_id).acceptance.record(checked, stood)
+        if not self.bypasses:
+            return
+        rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
+        if self._batch is not None and 2 * rows <= self._most_rows:
+            # Half of the rows have left: what a forward costs is another matter now.
+            self._batch.look_again()
+            self._most_rows = rows
+        self._most_rows = max(self._most_rows, rows)
+        seconds = self._seconds_at(rows, context)
+        token_seconds = seconds[rows] / rows  # of a token without drafting
+        draft_seconds = self.curve.draft_seconds_at(drafting) if self.curve is not None else 0.0
+        if self._batch is not None:
+            extra = seconds[rows * (1 + max(verified))] - seconds[rows]
+            cost = (draft_seconds + extra) / token_seconds
+            self._batch.record((sum(accepted) - cost) / rows) if drafting else self._batch.wait()
+            return
+        extra = (seconds[rows + sum(verified)] - seconds[rows]) / max(sum(verified), 1)
+        for row_id, drafts, checked, stood in zip(row_ids, drafted, verified, accepted, strict=True):
+            cost = (draft_seconds / drafting + extra * checked) / token_seconds if drafts else 0.0
+            state = self._bypass(row_id)
+            state.record(stood - cost) if drafts else state.wait()
 
     def forget(self, row_id: Hashable) -> None:
         """Drops what is known of a finished row, so that a new row of the same id starts fresh."""
@@ -205,6 +212,9 @@ class DecodingPolicy:
         if row_id not in self._rows:
             self._rows[row_id] = _Row(AcceptanceHistory(self.num_slots), BypassState())
         return self._rows[row_id]
+
+    def _bypass(self, row_id: Hashable) -> BypassState:
+        return self._row(row_id).bypass if self._batch is None else self._batch
 
     def _calibrated(self, logits: Sequence[float]) -> list[float]:
         return [
@@ -265,11 +275,12 @@ class DecodingPolicy:
             self._seconds[key] = self.curve.table(rows * (1 + self.num_slots), context).tolist()
         return self._seconds[key]
 
-    def _probe_length(self, seconds: list[float]) -> int:
-        """The longest prefix that costs at most 5% more than the cheapest verification."""
-        lengths = sorted({tier for tier in self._tier_of if tier > 0})
-        cheapest = min(seconds[1 + length] for length in lengths)
-        return max(length for length in lengths if seconds[1 + length] <= 1.05 * cheapest)
+    def _probe_length(self, rows: int, context: int | None) -> int:
+        """The longest prefix of all rows that costs at most 5% more than the cheapest verification."""
+        seconds = self._seconds_at(rows, context)
+        price = {length: seconds[rows * (1 + length)] for length in self._tier_of if length > 0}
+        cheapest = min(price.values())
+        return max(length for length, paid in price.items() if paid <= 1.05 * cheapest)
 
 
 def _active_policy(name: str, curve: CostCurve | None) -> str:
