@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ class Comparison:
         self, measure: str = "accepted_length", *, temperature: float, thinking: bool | None = None, policy: str
     ) -> tuple[list[str], list[list[str]]]:
         """
-        Header and rows of one block; a cell is `value [low, high]` with the 95% interval over prompts.
+        Header and rows of one block; a cell is `value [low, high]` with the 95% interval over prompts. Means stand behind
+        the sets, by domain and over all, where there are several.
 
         Args:
             measure (`str`): `"accepted_length"`, `"speedup"` or `"tokens_per_second"`.
@@ -52,15 +54,16 @@ class Comparison:
         }
         sets = list(dict.fromkeys((s.domain, s.suite) for found in chosen.values() for s in found.values()))
         sets.sort(key=lambda pair: ("math", "code", "chat", "other").index(pair[0]))
-        domains = list(dict.fromkeys(domain for domain, _ in sets))
-        header = ["drafter", *(suite for _, suite in sets), *(f"mean {domain}" for domain in domains), "mean"]
+        counted = Counter(domain for domain, _ in sets)
+        groups = [[pair for pair in sets if pair[0] == domain] for domain, count in counted.items() if count > 1]
+        groups += [sets] if len(sets) > 1 else []
+        titles = [f"mean {domain}" for domain, count in counted.items() if count > 1] + ["mean"] * (len(sets) > 1)
+        header = ["drafter", *(suite for _, suite in sets), *titles]
         rows = []
         for name, found in chosen.items():
             cells = [_cell(found.get(suite), measure) for _, suite in sets]
-            means = [
-                _mean([found.get(suite) for domain, suite in sets if domain == wanted], measure) for wanted in domains
-            ]
-            rows.append([name, *cells, *means, _mean([found.get(suite) for _, suite in sets], measure)])
+            means = [_mean([found.get(suite) for _, suite in group], measure) for group in groups]
+            rows.append([name, *cells, *means])
         return header, rows
 
     def to_markdown(self) -> str:
