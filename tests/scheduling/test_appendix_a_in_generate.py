@@ -78,7 +78,8 @@ def share_of_a(target, drafter, rounds: int, rows: int = 1) -> float:
 
 
 def check(share: float, expected: float, rounds: int) -> None:
-    assert share == pytest.approx(expected, abs=max(0.01, 4 * math.sqrt(0.7 * 0.3 / rounds)))
+    """Within three to four standard errors: 0.01 for 20,000 rounds."""
+    assert share == pytest.approx(expected, abs=0.01 if rounds == 20_000 else 4 * math.sqrt(0.7 * 0.3 / rounds))
 
 
 POLICIES = {
@@ -133,7 +134,7 @@ def test_optimal_is_refused_before_the_first_token(target, drafter):
 def test_sampled_text_is_unbiased_to_one_percent(target, drafter, name):
     drafter.cost_curve = ONE_ROW
     drafter.set_policy(name, **POLICIES[name])
-    check(share_of_a(target, drafter, 40_000), 0.70, 40_000)
+    check(share_of_a(target, drafter, 20_000), 0.70, 20_000)
 
 
 @pytest.mark.slow
@@ -141,7 +142,7 @@ def test_sampled_text_is_unbiased_to_one_percent(target, drafter, name):
 def test_two_coupled_rows_are_unbiased_to_one_percent(target, drafter, name):
     drafter.cost_curve = TWO_ROWS
     drafter.set_policy(name)
-    check(share_of_a(target, drafter, 40_000, rows=2), 0.70, 40_000)
+    check(share_of_a(target, drafter, 20_000, rows=2), 0.70, 20_000)
 
 
 @pytest.mark.slow
@@ -149,4 +150,4 @@ def test_the_best_length_in_hindsight_is_biased_to_one_percent(target, drafter, 
     anticipate(monkeypatch)
     drafter.cost_curve = ONE_ROW
     drafter.set_policy("early_stop")
-    check(share_of_a(target, drafter, 40_000), 0.85, 40_000)
+    check(share_of_a(target, drafter, 20_000), 0.85, 20_000)
