@@ -26,9 +26,14 @@ def test_padded_rows_get_the_logits_and_text_of_plain_decoding(family):
 
 def test_it_is_on_inside_the_block_only_and_also_ends_on_an_error():
     target = tiny_target("llama")
-    with pytest.raises(RuntimeError, match="stop"), grouped_decoding(target):
-        assert target.config._attn_implementation == NAME
-        raise RuntimeError("stop")
+
+    def fail_inside():
+        with grouped_decoding(target):
+            assert target.config._attn_implementation == NAME
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_inside()
     assert target.config._attn_implementation == "sdpa"
 
 

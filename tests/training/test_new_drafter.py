@@ -12,6 +12,7 @@ from dspark_hf.training.new_drafter import (
     choose_mask_token,
     draft_vocabulary,
     drafter_config,
+    flatten_first_logits,
     new_drafter,
     scale_features,
 )
@@ -108,3 +109,14 @@ def test_feature_scaling_is_folded_into_the_projection(make_tokenizer):
     torch.testing.assert_close(plain.fc.weight, scaled.fc.weight)
     assert (medians > 0).all()
     assert len(medians) == 3
+
+
+@pytest.mark.parametrize(("length", "expected"), [(4.0, 1.0), (0.5, 0.5)])
+def test_first_logits_have_at_most_unit_spread_however_long_the_rows_of_the_head_are(length, expected, make_tokenizer):
+    drafter = build(tiny_target("qwen3"), make_tokenizer)
+    with torch.no_grad():
+        rows = torch.randn(drafter.lm_head.weight.shape, generator=torch.Generator().manual_seed(0))
+        drafter.lm_head.weight.copy_(length * torch.nn.functional.normalize(rows, dim=1))
+        flatten_first_logits(drafter)
+        hidden = drafter.norm(torch.randn(200, drafter.config.hidden_size))
+    assert drafter.base_logits(hidden).std().item() == pytest.approx(expected, rel=0.05)

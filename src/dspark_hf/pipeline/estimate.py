@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils.logging import get_logger
 
 from dspark_hf.models import DSparkConfig, DSparkDrafter
+from dspark_hf.training.losses import chunk_size
 from dspark_hf.training.new_drafter import FROZEN, drafter_config
 from dspark_hf.training.recipe import Recipe
 
@@ -225,7 +226,7 @@ def _memory(recipe: Recipe, config: DSparkConfig, target_bytes: int, trained: in
     slots = train.rows_per_batch * train.anchors_per_row * config.block_size
     # keys, values and MLP of every row of the blocks, forward and backward
     activations = 4 * config.num_hidden_layers * slots * (6 * config.hidden_size + 3 * config.intermediate_size)
-    chunk = min(train.loss_chunk, slots)
+    chunk = min(train.loss_chunk or chunk_size(config, this_device()), slots)
     loss = 4 * chunk * (2 * config.vocab_size + config.output_vocab_size)
     return {
         "target": _gib(target_bytes),

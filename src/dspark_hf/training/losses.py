@@ -29,6 +29,8 @@ from .anchors import slot_weights
 
 BACKENDS = ("eager", "chunked", "triton")
 IGNORED = -100
+CPU_LOGITS_BYTES = 64 << 20
+DEVICE_LOGITS_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def dspark_loss(
     weights: LossWeights | None = None,
     denominators: Denominators | None = None,
     backend: str = "chunked",
-    chunk: int = 512,
+    chunk: int | None = None,
 ) -> DSparkLoss:
     """Loss of N blocks.
 
@@ -138,7 +140,7 @@ def dspark_loss(
         weights ([`LossWeights`], *optional*): the paper's by default.
         denominators ([`Denominators`], *optional*): of the whole optimizer step; this batch's own by default.
         backend (`str`): `"eager"` (oracle), `"chunked"`, or `"triton"` (an error where it cannot run).
-        chunk (`int`): slots at a time.
+        chunk (`int`, *optional*): slots at a time; by default as many as `chunk_size` allows.
 
     Returns:
         [`DSparkLoss`]
@@ -149,6 +151,8 @@ def dspark_loss(
     weights = LossWeights() if weights is None else weights
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}.")
+    if chunk is None:
+        chunk = chunk_size(drafter.config, hidden_NKD.device)
     num_slots = valid_NK.shape[1]
     chosen_M = valid_NK.flatten().nonzero()[:, 0]
     weight_K = torch.from_numpy(slot_weights(num_slots, weights.decay)).to(hidden_NKD.device)
@@ -206,6 +210,12 @@ def dspark_loss(
             whole_blocks=whole_N.sum().float(),
             tau_sum=(tau_N * whole_N).sum(),
         )
+
+
+def chunk_size(config, device: torch.device) -> int:
+    """Slots whose float32 logits, draft's and target's, fit a budget: 64 MiB on a CPU, 1 GiB elsewhere; 16 at least."""
+    budget = CPU_LOGITS_BYTES if device.type == "cpu" else DEVICE_LOGITS_BYTES
+    return max(budget // (4 * (config.output_vocab_size + config.vocab_size)), 16)
 
 
 def _teacher_rows(weights, teacher_TD, teacher_NK, teacher_head, chosen_M) -> torch.Tensor | None:

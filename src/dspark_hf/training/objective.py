@@ -26,7 +26,7 @@ class DraftObjective(nn.Module):
         drafter ([`DSparkDrafter`] or a `PeftModel` around one): what is trained. Embedding and head are frozen.
         teacher_head ([`TeacherHead`], *optional*): the target's; may be missing where no term needs it.
         weights ([`LossWeights`]): of the loss terms.
-        backend (`str`), chunk (`int`): see `dspark_loss`.
+        backend (`str`), chunk (`int`, *optional*): see `dspark_loss`.
     """
 
     _no_split_modules = ["DSparkLayer"]
@@ -38,7 +38,7 @@ class DraftObjective(nn.Module):
         *,
         weights: LossWeights,
         backend: str = "chunked",
-        chunk: int = 512,
+        chunk: int | None = None,
     ):
         super().__init__()
         self.drafter = drafter

@@ -133,7 +133,7 @@ class TrainSection:
     ce_labels: str = knob("data", choices=("data", "argmax", "sample"))
     confidence_detach: bool = False
     loss_backend: str = knob("chunked", choices=("eager", "chunked", "triton"))
-    loss_chunk: int = knob(512, low=1)  # slots a chunk
+    loss_chunk: int | None = knob(None, low=1)  # slots a chunk; None: as many as a memory budget allows
     # optimizer and schedule
     learning_rate: float = knob(6e-4, low=0.0)
     final_learning_rate_fraction: float = knob(0.0, low=0.0, high=1.0)
