@@ -20,9 +20,7 @@ from prompts import held_out_prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dspark_hf.evaluation.load import ROWS, LoadPoint, measure_load
-from dspark_hf.evaluation.overhead import with_overhead
 from dspark_hf.evaluation.plots import plot_load
-from dspark_hf.evaluation.rollouts import padded_prompts
 from dspark_hf.hub.provenance import environment
 from dspark_hf.scheduling import CostCurve
 
@@ -85,8 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.random_weights:
         forget(drafter)
     prompts = mixed_prompts(options.prompts, tokenizer, options.max_prompt_tokens)
-    curve = CostCurve.measure(target, drafter, rows=max(options.rows), budget_seconds=20.0)
-    drafter.cost_curve = with_overhead(curve, target, drafter, padded_prompts(target, prompts[:1])["input_ids"])
+    drafter.cost_curve = curve = CostCurve.measure(target, drafter, rows=max(options.rows), budget_seconds=20.0)
     points = measure_load(
         target,
         drafter,
@@ -113,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
             "seconds": curve.seconds,
             "draft_seconds": curve.draft_seconds,
             "draft_row_seconds": curve.draft_row_seconds,
-            "overhead_seconds": drafter.cost_curve.overhead_seconds,
+            "overhead_seconds": curve.overhead_seconds,
         },
         "points": [point.to_dict() for point in points],
         "auto_against_best": compared,

@@ -3,8 +3,6 @@
 import pytest
 
 from dspark_hf.evaluation.load import measure_load
-from dspark_hf.evaluation.overhead import with_overhead
-from dspark_hf.evaluation.rollouts import padded_prompts
 from dspark_hf.scheduling import CostCurve
 
 
@@ -63,12 +61,3 @@ def test_sampling_loads_run_too(target, drafter):
 def test_impossible_loads_raise(target, drafter, prompts, rows):
     with pytest.raises(ValueError, match="prompts and rows >= 1"):
         measure_load(target, drafter, prompts, rows=rows)
-
-
-def test_overhead_of_a_drafted_round_joins_the_curve(target, drafter):
-    drafter.cost_curve = curve = CostCurve(tokens=[1, 6], seconds=[0.01, 0.01], meta={"device": "here"})
-    measured = with_overhead(curve, target, drafter, padded_prompts(target, PROMPTS[:1])["input_ids"])
-    assert 0 < measured.overhead_seconds < 1  # the draft itself, which this curve prices at nothing
-    assert measured.meta == curve.meta
-    assert drafter.policy == {"name": "full"}
-    assert drafter.cost_curve is curve

@@ -62,6 +62,22 @@ def test_a_real_model_and_its_drafter_are_timed(family):
     assert curve.meta["dtype"] == "float32"
 
 
+def test_the_hosts_share_of_a_drafted_round_is_part_of_its_price():
+    target = tiny_target()
+    drafter = tiny_drafter(target)
+    drafter.set_policy("threshold", threshold=0.7)
+    drafter.cost_curve = before = CostCurve(tokens=[1], seconds=[1.0])
+    free_draft = CostCurve(tokens=[1, 6], seconds=[0.01, 0.01])
+    assert 0 < measure._overhead_seconds(target, drafter, free_draft, budget=2.0) < 1
+    assert drafter.policy == {"name": "threshold", "threshold": 0.7}
+    assert drafter.cost_curve is before
+
+
+def test_a_target_too_slow_to_decode_in_time_has_no_measured_host_share():
+    slow = CostCurve(tokens=[1], seconds=[10.0])
+    assert measure._overhead_seconds(None, None, slow, budget=2.0) == 0.0
+
+
 def test_the_cache_is_as_deep_after_a_timed_call_as_before():
     target = tiny_target("gemma3")  # a sliding window of 16
     cache = measure.DynamicCache(config=target.config)

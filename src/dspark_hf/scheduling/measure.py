@@ -1,5 +1,5 @@
 """
-Timing of T(B) and D on the machine at hand, through the public `forward` of a target and `draft_block` of a drafter.
+Timing of T(B) and D on the machine at hand, through the public `forward` and `generate` of a target and `draft_block` of a drafter.
 
 Keeps the median of interleaved repeats and smooths nothing. Imports no model: target and drafter are whatever is passed in.
 """
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 MIN_REPEATS, MAX_REPEATS = 3, 25
+# Tokens decoded to find what a drafted round costs on the host; fewer than the first say nothing.
+MIN_TOKENS, MAX_TOKENS = 8, 48
 # New context tokens that an average round hands to the drafter; its cost is nearly flat in this number.
 NEW_CONTEXT = 3
 
@@ -45,7 +47,8 @@ def measure_cost(
 
     Args:
         target (`PreTrainedModel`): a causal LM; called as `target(input_ids=..., cache=..., use_cache=True)`.
-        drafter (`DSparkDrafter`, *optional*): its `draft_block` is timed for D; without one D is 0.
+        drafter (`DSparkDrafter`, *optional*): its `draft_block` is timed for D, and a few tokens are decoded with it for the
+            host's share of a round, which decides on small targets; its policy comes back. Without one both are 0.
         context (`int`, *optional*, defaults to 128): cached tokens per row.
         deep_context (`int`, *optional*): a second depth, for the term of context length.
         rows (`int`, *optional*, defaults to 1): the largest batch; 1, 2, 4, .. rows are timed, each at widths 1..K+1.
@@ -61,7 +64,7 @@ def measure_cost(
         num_slots = drafter.config.num_slots if drafter is not None else 7
     counts = sorted({min(2**power, rows) for power in range(rows.bit_length() + 1)})
     depths = [context] if deep_context is None else [context, deep_context]
-    share = budget_seconds / (len(depths) + (drafter is not None))
+    share = budget_seconds / (len(depths) + 2 * (drafter is not None))
     curves = [_target_seconds(target, counts, num_slots, depth, share) for depth in depths]
     curve = CostCurve(
         tokens=list(curves[0]),
@@ -74,7 +77,8 @@ def measure_cost(
     if drafter is None:
         return curve
     first, last = _draft_seconds(drafter, target.device, sorted({1, rows}), context, share)
-    return replace(curve, draft_seconds=first, draft_row_seconds=max(last - first, 0.0) / max(rows - 1, 1))
+    curve = replace(curve, draft_seconds=first, draft_row_seconds=max(last - first, 0.0) / max(rows - 1, 1))
+    return replace(curve, overhead_seconds=_overhead_seconds(target, drafter, curve, share))
 
 
 def _target_seconds(target: Any, counts: list[int], num_slots: int, context: int, budget: float) -> dict[int, float]:
@@ -131,6 +135,37 @@ def _draft(
         cache.crop(-features_RSD.shape[1])
 
     return call
+
+
+def _overhead_seconds(target: Any, drafter: Any, curve: CostCurve, budget: float) -> float:
+    """How much longer a drafted round takes in the decode loop than a plain one, beyond T(B) and the draft measured alone."""
+    tokens = min(int(budget / (3 * (curve.seconds[0] + curve.draft_seconds))), MAX_TOKENS)
+    if tokens < MIN_TOKENS:
+        return 0.0  # the target is so slow that the host's share is lost in it
+    ids = torch.randint(target.config.get_text_config().vocab_size, (1, 16), device=target.device)
+    # A draft that seems to take an hour: after its first round the row decodes plainly, but for rare probes.
+    never_pays = CostCurve(tokens=[1], seconds=[1.0], draft_seconds=3600.0)
+    policy, kept, rounds = dict(drafter.policy), drafter.cost_curve, {}
+    try:
+        for name, own in (("full", curve), ("auto", never_pays)):
+            drafter.set_policy(name)
+            drafter.cost_curve = own
+            for count in (2, tokens):  # the first call warms up
+                settings = {
+                    "max_new_tokens": count,
+                    "do_sample": False,
+                    "temperature": None,
+                    "top_p": None,
+                    "top_k": None,
+                }
+                target.generate(ids, attention_mask=torch.ones_like(ids), assistant_model=drafter, **settings)
+            rounds[name] = drafter.last_generation
+    finally:
+        drafter.set_policy(**policy)
+        drafter.cost_curve = kept
+    host = {name: stats.host_seconds / max(stats.target_forwards, 1) for name, stats in rounds.items()}
+    draft = rounds["full"].draft_seconds / max(rounds["full"].target_forwards, 1)
+    return max(draft - curve.draft_seconds + host["full"] - host["auto"], 0.0)
 
 
 def _timed(calls: list[Callable[[], None]], device: torch.device, budget: float) -> list[list[float]]:
