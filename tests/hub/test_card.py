@@ -209,9 +209,10 @@ def test_two_policies_are_told_apart(drafter_folder):
     results.add(SuiteResult("gsm8k", "math", 0.0, policy="auto", accepted_length=2.9, speedup=1.7))
     results.save(drafter_folder)
     text = DrafterCard.from_folder(drafter_folder).render()
-    assert "| set | domain | T | policy | requests |" in text
+    assert "| set | T | policy | tokens/s |" in text
     assert "| gsm8k | 0 | auto | - | - | 1.70 |" in text
     assert "config: temperature 0, policy auto" in text
+    assert "2.90" not in text  # accepted lengths are those of whole blocks
 
 
 def test_keys_outside_of_the_allow_list_are_refused():
@@ -241,6 +242,24 @@ def test_a_drafter_without_embedding_and_head_says_who_lends_them(drafter_folder
     text = DrafterCard.from_folder(drafter_folder).render()
     assert "ships no embedding and no head: load with `from_pretrained(..., target=target)`" in text
     assert "AutoTokenizer.from_pretrained(" in text
+
+
+def test_a_head_that_is_the_embedding_is_not_called_absent(drafter_folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(drafter_folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, drafter_folder / "model.safetensors", metadata={"format": "pt"})
+    edit_config(drafter_folder, tie_word_embeddings=True)
+    assert "ships no" not in DrafterCard.from_folder(drafter_folder).render()
+
+
+def test_a_target_without_a_name_elsewhere_is_told_in_words(drafter_folder):
+    EvalResults(target="the toy target of dspark-hf").save(drafter_folder)
+    text = DrafterCard.from_folder(drafter_folder).render()
+    assert "drafter for the toy target of dspark-hf: it proposes" in text
+    assert '`"target"` below stands for its folder' in text
+    assert "base_model" not in text
 
 
 def test_engines_that_cannot_read_the_head_are_not_named(full_folder):

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dspark_hf.cli.check import check
+from dspark_hf.cli import cli
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.hub.check import check_pair
 
@@ -175,11 +175,13 @@ def test_the_command_reports_in_words_and_in_json(pair, tmp_path):
     target.save_pretrained(tmp_path / "target")
     tokenizer().save_pretrained(tmp_path / "target")
     drafter.save_pretrained(tmp_path / "drafter")
-    done = CliRunner().invoke(check, [str(tmp_path / "target"), str(tmp_path / "drafter")])
+    done = CliRunner().invoke(cli, ["check", str(tmp_path / "target"), str(tmp_path / "drafter")])
     assert done.exit_code == 0, done.output
     assert "The drafter fits this target." in done.output
-    told = CliRunner().invoke(check, [str(tmp_path / "target"), str(tmp_path / "drafter"), "--json", "--no-self-test"])
-    held = json.loads(told.output.splitlines()[-1])
+    told = CliRunner().invoke(
+        cli, ["check", str(tmp_path / "target"), str(tmp_path / "drafter"), "--json", "--no-self-test"]
+    )
+    held = json.loads(told.output[told.output.index("{") :])
     assert held["fits"] is True
     assert held["accepted_length"] is None
 
@@ -187,11 +189,11 @@ def test_the_command_reports_in_words_and_in_json(pair, tmp_path):
 def test_the_command_exits_with_1_where_it_does_not_fit_and_2_where_it_cannot_open(golden, pair, tmp_path):
     target = str(golden / "qwen3-vanilla" / "target")
     pair[1].save_pretrained(tmp_path / "drafter")
-    done = CliRunner().invoke(check, [target, str(tmp_path / "drafter")])
+    done = CliRunner().invoke(cli, ["check", target, str(tmp_path / "drafter")])
     assert done.exit_code == 1
     assert "does not fit" in done.output
     for arguments in ([target, target], [target, str(tmp_path / "a" / "b")], [str(tmp_path / "a" / "b"), target]):
-        done = CliRunner().invoke(check, arguments)
+        done = CliRunner().invoke(cli, ["check", *arguments])
         assert done.exit_code == 2, done.output
         assert len(done.output.strip().splitlines()) == 1
 
@@ -199,6 +201,6 @@ def test_the_command_exits_with_1_where_it_does_not_fit_and_2_where_it_cannot_op
 def test_a_drafter_that_borrows_is_checked_with_its_target(golden):
     target = str(golden / "qwen3-vanilla" / "target")
     for name in ("speculators-dspark-vanilla", "speculators-dflash"):
-        done = CliRunner().invoke(check, [target, str(golden / name / "drafter"), "--no-self-test", "--json"])
-        held = json.loads(done.output.splitlines()[-1])
+        done = CliRunner().invoke(cli, ["check", target, str(golden / name / "drafter"), "--no-self-test", "--json"])
+        held = json.loads(done.output[done.output.index("{") :])
         assert [item["level"] for item in held["findings"] if item["about"] in ("embedding", "head")] == ["ok", "ok"]

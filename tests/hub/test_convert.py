@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from dspark_hf.cli.convert import convert
+from dspark_hf.cli import cli
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.hub.convert import SOURCE, convert_folder
 from dspark_hf.hub.formats import FormatError
@@ -223,12 +223,12 @@ def test_bad_input_is_one_clear_error(golden, tmp_path):
 
 def test_the_command_converts_and_reports(golden, tmp_path):
     source = golden / "qwen3-rnn" / "drafter"
-    done = CliRunner().invoke(convert, [str(source), str(tmp_path / "native"), "--to", "native"])
+    done = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "native"), "--to", "native"])
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(
         convert, [str(tmp_path / "native"), str(tmp_path / "back"), "--to", "deepspec", "--json"]
     )
-    told = json.loads(done.output.splitlines()[-1])
+    told = json.loads(done.output[done.output.index("{") :])
     assert (told["source_format"], told["format"], told["num_tensors"]) == ("native", "deepspec", 33)
     assert "vanilla Markov head only" in told["notes"][0]
     assert_same_bytes(source, tmp_path / "back")
@@ -240,7 +240,7 @@ def test_the_command_reads_a_repository(hub, golden, tmp_path):
 
     HfApi().create_repo("tester/published")
     HfApi().upload_folder(repo_id="tester/published", folder_path=golden / "qwen3-rnn" / "drafter")
-    done = CliRunner().invoke(convert, ["tester/published", str(tmp_path / "native"), "--to", "native"])
+    done = CliRunner().invoke(cli, ["convert", "tester/published", str(tmp_path / "native"), "--to", "native"])
     assert done.exit_code == 0, done.output
     assert DSparkDrafter.from_pretrained(tmp_path / "native").config.markov_head_type == "rnn"
 
@@ -254,7 +254,7 @@ def test_the_command_reads_a_repository(hub, golden, tmp_path):
     ],
 )
 def test_the_command_says_bad_input_in_one_line_and_exits_with_2(golden, tmp_path, arguments, message):
-    done = CliRunner().invoke(convert, [word.format(golden=golden, tmp=tmp_path) for word in arguments])
+    done = CliRunner().invoke(cli, ["convert", *(word.format(golden=golden, tmp=tmp_path) for word in arguments)])
     assert done.exit_code == 2
     assert message in done.output
     assert len(done.output.strip().splitlines()) == 1

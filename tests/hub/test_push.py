@@ -78,6 +78,16 @@ def test_the_engine_branch_has_another_config_and_the_same_weight_bytes(hub, dra
     assert "modeling_dspark.py" not in engine
 
 
+def test_a_drafter_whose_head_is_its_embedding_reaches_the_engines_with_both(hub, tmp_path):
+    drafter = tiny_drafter(tiny_target(), tie_word_embeddings=True)
+    drafter.save_pretrained(tmp_path / "drafter")
+    push_drafter(tmp_path / "drafter", "tester/dspark-tiny")
+    repo = hub.repos["tester/dspark-tiny"]
+    assert b'"lm_head.weight"' not in repo.files("main")["model.safetensors"]
+    assert b'"lm_head.weight"' in repo.files("deepspec")["model.safetensors"]
+    assert equal_weights(DSparkDrafter.from_pretrained("tester/dspark-tiny"), drafter)
+
+
 def test_a_drafter_that_the_engines_layout_cannot_describe_is_pushed_without_the_branch(hub, tmp_path):
     target = tiny_target()
     tiny_drafter(target, sample_from_anchor=False).save_pretrained(tmp_path / "drafter")
@@ -253,9 +263,11 @@ def test_an_adapter_is_pushed_with_its_own_card(hub, adapter_folder):
 def test_rows_are_pushed_as_a_dataset_that_loads(hub, rows_folder):
     import datasets
 
+    (rows_folder / "plan.json").write_text('{"target": "/home/me/target"}')
     push_dataset(rows_folder, "tester/rows")
     rows = datasets.load_dataset("tester/rows", split="train")
     assert rows["completion_ids"][:] == [[4, 5, 6], [7]]
+    assert "plan.json" not in hub.repos["datasets/tester/rows"].files()
     assert "Cut at the token limit | 1" in hub.repos["datasets/tester/rows"].files()["README.md"].decode()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dspark_hf.models import DSparkConfig
 
 from .card_metadata import for_code, is_hub_id, link, model_index
-from .card_render import cell, count, number, percent, render, with_interval
+from .card_render import cell, count, duration, number, percent, render, with_interval
 from .card_sources import RECIPE, Picture, Sources, read_sources
 
 
@@ -98,7 +98,12 @@ class DrafterCard:
 
     @property
     def target(self) -> str | None:
-        return self.config.target_name_or_path
+        """A Hub id, a folder, or words for a target that has no name elsewhere."""
+        return self.config.target_name_or_path or self.sources.results.target or None
+
+    @property
+    def target_on_hub(self) -> bool:
+        return is_hub_id(self.target)
 
     @property
     def target_link(self) -> str:
@@ -137,9 +142,12 @@ class DrafterCard:
             "Target revision": f"`{config.target_revision}`" if config.target_revision else None,
             "Tokens proposed a round": f"{config.num_slots} (block of {config.block_size}, {layout})",
             "Reads": f"outputs of layers {', '.join(map(str, config.target_layer_ids or []))} of {config.num_target_layers}",
-            "Body": f"{config.body}, {config.num_hidden_layers} layers of width {config.hidden_size}",
+            "Body": f"{config.body}, {config.num_hidden_layers} x {config.hidden_size} (layers x width)",
             "Heads": heads,
-            "Draft vocabulary": f"{count(config.output_vocab_size)} of {count(config.vocab_size)} tokens",
+            "Vocabulary": f"{count(config.vocab_size)} tokens",
+            "Draft vocabulary": None
+            if config.draft_vocab_size is None
+            else f"{count(config.draft_vocab_size)} tokens",
             "Parameters": f"{count(weights.parameters)}, of which {count(weights.own)} besides embedding and head",
             "Stored as": ", ".join(weights.dtypes),
         }
@@ -156,6 +164,11 @@ class DrafterCard:
         return [suite for suite in self.sources.results.suites if suite.accepted_length is not None]
 
     @property
+    def _whole_blocks(self) -> list:
+        """Runs that verify whole blocks, where there are any: a policy that cuts a draft short hides the later slots."""
+        return [suite for suite in self._measured if suite.policy == "full"] or self._measured
+
+    @property
     def show_thinking(self) -> bool:
         return any(suite.thinking is not None for suite in self._measured)
 
@@ -165,23 +178,21 @@ class DrafterCard:
 
     @property
     def slot_names(self) -> list[int]:
-        return list(range(1, max((len(suite.acceptance_by_slot) for suite in self._measured), default=0) + 1))
+        return list(range(1, max((len(suite.acceptance_by_slot) for suite in self._whole_blocks), default=0) + 1))
 
     @property
     def acceptance_rows(self) -> list[list[str]]:
         rows = []
-        for suite in self._measured:
+        for suite in self._whole_blocks:
             thinking = [{None: "-", True: "on", False: "off"}[suite.thinking]] if self.show_thinking else []
             slots = [percent(value) for value in suite.acceptance_by_slot]
             slots += ["-"] * (len(self.slot_names) - len(slots))
             length = with_interval(suite.accepted_length, suite.accepted_length_interval)
-            policy = [cell(suite.policy)] if self.show_policy else []
             head = [
                 cell(suite.suite),
                 suite.domain,
                 f"{suite.temperature:g}",
                 *thinking,
-                *policy,
                 count(suite.requests),
             ]
             rows.append([*head, length, number(suite.accepted_length_by_request), *slots])
@@ -220,7 +231,9 @@ class DrafterCard:
         hardware, versions = environment.get("hardware", {}), environment.get("versions", {})
         gpus = hardware.get("gpu") or []
         machine = (
-            ", ".join(gpus) if gpus else f"{hardware.get('cpu', 'a CPU')}, {hardware.get('threads', '?')} threads"
+            ", ".join(gpus)
+            if gpus
+            else f"{hardware.get('cpu', 'a CPU')} (threads: {hardware.get('threads', 'unknown')})"
         )
         parts = [
             machine,
@@ -236,6 +249,11 @@ class DrafterCard:
             return []
         pairs = list(zip(cost["tokens"], cost["seconds"], strict=False))[:16]
         return [[str(tokens) for tokens, _ in pairs], [f"{1000 * seconds:.1f}" for _, seconds in pairs]]
+
+    @property
+    def draft_milliseconds(self) -> str:
+        seconds = self.sources.cost.get("draft_seconds")
+        return f"{1000 * seconds:.1f}" if seconds else ""
 
     @property
     def calibration_rows(self) -> list[list[str]]:
@@ -271,7 +289,7 @@ class DrafterCard:
             "Rows": count(measured["rows"]) if measured.get("rows") else None,
             "Tokens": count(measured["tokens"]) if measured.get("tokens") else None,
             "Steps": count(measured["steps"]) if measured.get("steps") else None,
-            "Time": f"{measured['seconds'] / 60:.0f} min" if measured.get("seconds") else None,
+            "Time": duration(measured["seconds"]) if measured.get("seconds") else None,
             "Loss weights (cross-entropy / overlap / confidence)": weights,
             "Learning rate": f"{train['learning_rate']:g}" if "learning_rate" in train else None,
             "Started from": (recipe.get("drafter") or {}).get("start_from"),

@@ -45,15 +45,19 @@ def is_hub_id(name: str | None) -> bool:
 
 
 def link(name: str | None, otherwise: str) -> str:
-    """A model as Markdown: a link for a Hub repo, the folder's name for a local one."""
+    """A model as Markdown: a link for a Hub repo, the folder's name for a local one; words stay words."""
     if not name:
         return otherwise
-    return f"[{name}](https://huggingface.co/{name})" if is_hub_id(name) else f"`{Path(name).name}`"
+    if is_hub_id(name):
+        return f"[{name}](https://huggingface.co/{name})"
+    return name if " " in name else f"`{Path(name).name}`"
 
 
 def for_code(name: str | None, otherwise: str) -> str:
     """A model as a string in code; of a local folder only the last part, the rest is the author's own."""
-    return otherwise if not name else name if is_hub_id(name) else Path(name).name
+    if not name or " " in name:
+        return otherwise
+    return name if is_hub_id(name) else Path(name).name
 
 
 def clean(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -76,13 +80,19 @@ def clean(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_index(model_name: str, suites: list[SuiteResult]) -> list[dict[str, Any]] | None:
-    """Measured accepted lengths and speed-ups as a `model-index`; `None` where nothing was measured."""
+    """
+    Measured accepted lengths and speed-ups as a `model-index`; `None` where nothing was measured.
+
+    Of several policies, accepted lengths are those of `full`, which every drafter can be compared by; ratios are all there.
+    """
     entries = []
     several = len({suite.policy for suite in suites}) > 1
+    whole = any(suite.policy == "full" for suite in suites)
     for suite in suites:
         mode = {None: "", True: ", thinking", False: ", not thinking"}[suite.thinking]
         policy = f", policy {suite.policy}" if several else ""
-        values = {"acceptance_length": suite.accepted_length, "speedup": suite.speedup}
+        length = suite.accepted_length if suite.policy == "full" or not whole else None
+        values = {"acceptance_length": length, "speedup": suite.speedup}
         names = {"acceptance_length": "Accepted length", "speedup": "Tokens/s against plain generation"}
         entries += [
             EvalResult(

@@ -62,6 +62,13 @@ def with_interval(value: float | None, interval: list[float] | None) -> str:
     return number(value) if not interval or value is None else f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def count(value: int) -> str:
     """`1,234,567`."""
     return f"{value:,}"

@@ -43,7 +43,7 @@ class Weights:
         parameters (`int`): numbers in all tensors.
         own (`int`): those outside of the embedding and the head, which a target can lend.
         dtypes (`list[str]`): as safetensors names them, most frequent first.
-        absent (`list[str]`): `"embedding"`, `"head"`: what the target must lend.
+        absent (`list[str]`): `"embedding"`, `"head"`: what the target must lend. A head that is the embedding is not absent.
     """
 
     parameters: int = 0
@@ -73,6 +73,8 @@ def read_weights(folder: Path) -> Weights:
                 found.own += 0 if name in ("embed_tokens.weight", "lm_head.weight") else size
                 names.add(name)
     found.dtypes = sorted(sizes, key=lambda dtype: -sizes[dtype])
+    if read_json(folder / "config.json").get("tie_word_embeddings"):
+        names |= {"lm_head.weight"} if "embed_tokens.weight" in names else set()
     found.absent = [
         word for word, name in (("embedding", "embed_tokens"), ("head", "lm_head")) if f"{name}.weight" not in names
     ]

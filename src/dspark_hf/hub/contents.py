@@ -14,6 +14,8 @@ from .errors import without_tokens
 
 # Leftovers of training and editors. Pickled weights are never published: opening them can run code.
 LEFT_OUT_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".partial", ".tmp", ".lock", ".log", ".pyc")
+# What a stopped stage goes on from; it names folders of this machine.
+LEFT_OUT_FILES = ("plan.json", "run.json")
 LEFT_OUT_FOLDERS = ("checkpoint-", "runs", "__pycache__")
 CODE_SUFFIX = "_dspark.py"
 AUTO_MAP = {"AutoConfig": "configuration_dspark.DSparkConfig", "AutoModel": "modeling_dspark.DSparkDrafter"}
@@ -31,7 +33,7 @@ def folder_files(folder: Path) -> dict[str, Path]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in name.parts)
+        hidden = name.name in LEFT_OUT_FILES or any(part.startswith(".") for part in name.parts)
         leftover = any(part.startswith(LEFT_OUT_FOLDERS) for part in name.parts[:-1])
         if path.is_file() and not hidden and not leftover and not path.name.endswith(LEFT_OUT_SUFFIXES):
             _refuse_tokens(path)
