@@ -23,6 +23,7 @@ from dspark_hf.training.losses import chunk_size
 from dspark_hf.training.new_drafter import FROZEN, drafter_config
 from dspark_hf.training.recipe import Recipe
 
+from .gguf import gguf_config
 from .known_targets import known_config
 from .prompts import BUILTIN, load_prompts
 from .target import checked_location, target_config, this_device
@@ -34,7 +35,7 @@ GIB = 2**30
 # weights, gradient and two Adam moments in float32
 TRAINING_BYTES = 16
 CHECKPOINT_BYTES = 12
-# a data set on the Hub is not downloaded to count it
+# what figures are for where the rows are not counted
 ASSUMED_ROWS = 1_000_000
 # decoding reaches about a third of the speed of large matrix products, training about half
 DECODING_EFFICIENCY, TRAINING_EFFICIENCY = 0.3, 0.5
@@ -143,8 +144,6 @@ def _target_config(recipe: Recipe) -> PreTrainedConfig:
 
         return toy_config(ToySettings.from_mapping(section.toy))
     if section.gguf is not None:
-        from .gguf import gguf_config
-
         return gguf_config(section.gguf)
     assert section.name_or_path is not None
     location = checked_location(section.name_or_path)
@@ -173,7 +172,8 @@ def planned_config(recipe: Recipe, target: PreTrainedModel) -> DSparkConfig:
 
 def _data(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data
-    local = data.prompts is None or data.prompts == BUILTIN or Path(data.prompts).exists()
+    # a data set on the Hub is not downloaded to count it
+    local = data.prompts in (None, BUILTIN) or data.prompts.endswith(".jsonl") or Path(data.prompts).exists()
     rows = held_out = None
     if local:
         split = load_prompts(recipe)

@@ -38,15 +38,12 @@ def folder_of_gguf(source: str, *, cache: str | Path | None = None) -> Path:
         ImportError: the package `gguf` is missing.
         ValueError: the file is no GGUF, or holds an architecture that transformers does not know.
     """
-    cache = Path(HF_HOME) / "dspark_hf" / "gguf" if cache is None else Path(cache)
     pieces = _pieces(source)
-    identity = repr([(piece.name, piece.stat().st_size) for piece in pieces])
-    stem = pieces[0].name.split(".gguf")[0]
-    folder = cache / f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    folder = _folder(pieces, cache)
     if (folder / "config.json").is_file():
         return folder
     _require_gguf_package()
-    partial = cache / f".{folder.name}.{os.getpid()}.part"
+    partial = folder.parent / f".{folder.name}.{os.getpid()}.part"
     partial.mkdir(parents=True, exist_ok=True)
     try:
         _convert(_joined(pieces, partial), partial)
@@ -57,18 +54,26 @@ def folder_of_gguf(source: str, *, cache: str | Path | None = None) -> Path:
     return folder
 
 
-def gguf_config(source: str) -> PreTrainedConfig:
+def gguf_config(source: str, *, cache: str | Path | None = None) -> PreTrainedConfig:
     """
-    The configuration inside a GGUF file, without its weights; errors as in `folder_of_gguf`.
+    The configuration inside a GGUF file, without its weights; arguments and errors as in `folder_of_gguf`.
 
-    Raises:
-        ValueError: the file comes in parts, which are only joined when it is converted.
+    A file in parts is converted first, because only the whole can be read.
     """
     pieces = _pieces(source)
-    if len(pieces) > 1:
-        raise ValueError(f"{source} comes in {len(pieces)} parts; its sizes are known once a run has joined them.")
+    folder = _folder(pieces, cache)
+    if len(pieces) > 1 or (folder / "config.json").is_file():
+        return AutoConfig.from_pretrained(folder_of_gguf(source, cache=cache))
     _require_gguf_package()
+    _check_magic(pieces[0])
     return AutoConfig.from_pretrained(pieces[0].parent, gguf_file=pieces[0].name)
+
+
+def _folder(pieces: list[Path], cache: str | Path | None) -> Path:
+    cache = Path(HF_HOME) / "dspark_hf" / "gguf" if cache is None else Path(cache)
+    identity = repr([(piece.name, piece.stat().st_size) for piece in pieces])
+    stem = pieces[0].name.split(".gguf")[0]
+    return cache / f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
 def _require_gguf_package() -> None:
@@ -118,10 +123,14 @@ def _joined(pieces: list[Path], folder: Path) -> Path:
     return whole
 
 
-def _convert(file: Path, folder: Path) -> None:
+def _check_magic(file: Path) -> None:
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise ValueError(f"{file} is no GGUF file; set target.gguf to one.")
+
+
+def _convert(file: Path, folder: Path) -> None:
+    _check_magic(file)
     logger.info(f"Converting {file.name} to a transformers folder, once.")
     opened = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
     config = opened.config

@@ -20,6 +20,8 @@ from typing import Any
 from dspark_hf.training.recipe import Recipe
 
 from . import stages
+from .estimate import planned_config, target_without_weights
+from .prompts import load_prompts
 from .reporting import Reporter
 from .state import RunFolder
 from .workspace import Workspace
@@ -64,6 +66,17 @@ def fingerprints(recipe: Recipe) -> dict[str, str]:
     return found
 
 
+def check_recipe(recipe: Recipe) -> None:
+    """
+    Looks at prompts, the target's configuration and the drafter planned for it, before anything is written or computed.
+
+    Raises:
+        ValueError, OSError: what cannot work, with its remedy.
+    """
+    load_prompts(recipe)
+    planned_config(recipe, target_without_weights(recipe))
+
+
 def run_pipeline(
     recipe: Recipe,
     folder: str | Path,
@@ -95,7 +108,7 @@ def run_pipeline(
     reporter = Reporter() if reporter is None else reporter
     run = RunFolder(folder)
     workspace = Workspace(recipe=recipe, folder=run, reporter=reporter, command=command)
-    workspace.prompts  # noqa: B018 - a missing file is told before anything is written
+    check_recipe(recipe)
     found: dict[str, dict[str, Any]] = {}
     keys = fingerprints(recipe)
     with run.locked():

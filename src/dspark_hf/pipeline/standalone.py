@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from dspark_hf.evaluation.comparison import Comparison
+from dspark_hf.evaluation.load import measure_load
+from dspark_hf.evaluation.plots import plot_load
 from dspark_hf.evaluation.suite import compare
 from dspark_hf.evaluation.suites import Suite
+from dspark_hf.hub.provenance import environment
 from dspark_hf.models import DSparkConfig, DSparkDrafter
 from dspark_hf.scheduling import CostCurve
 from dspark_hf.training.data import load_conversations
+from dspark_hf.training.prepare import write_json
 from dspark_hf.training.recipe import CalibrateSection, Recipe, TargetSection
+from dspark_hf.training.rendering import Renderer
 
 from . import stages
 from .builtin_prompts import builtin_conversations
@@ -25,6 +30,9 @@ from .reporting import Reporter
 from .state import RunFolder
 from .target import OpenedTarget, open_target
 from .workspace import Workspace, mixed
+
+
+BENCH_PROMPTS = 64
 
 
 def target_section(name: str) -> TargetSection:
@@ -157,3 +165,33 @@ def evaluate_drafters(
     if output is not None:
         comparison.save(output)
     return comparison
+
+
+def bench_load(
+    target: str, drafter: str, *, prompts: str | None = None, output: Path | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """
+    Throughput of plain decoding and of several policies with many requests at a time.
+
+    Args:
+        target, drafter (`str`): folders or repos.
+        prompts (`str`, *optional*): JSONL or Hub dataset; prompts of our own making by default.
+        output (`Path`, *optional*): JSON file, with a picture of the same name beside it.
+        options: as for `dspark_hf.evaluation.load.measure_load`.
+    """
+    opened, model = open_pair(drafter, target)
+    if model.cost_curve is None:
+        model.cost_curve = CostCurve.measure(opened.model, model, rows=max(options.get("rows", (1,))))
+        model.cost_curve.save()
+    conversations = builtin_conversations() if prompts in (None, BUILTIN) else load_conversations(prompts)
+    renderer = Renderer(opened.tokenizer)
+    ids = [
+        renderer.prompt_ids([*item.system, {"role": "user", "content": item.user_turns[0]}])
+        for item in mixed(conversations)[:BENCH_PROMPTS]
+    ]
+    points = [point.to_dict() for point in measure_load(opened.model, model, ids, **options)]
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(output, {"target": target, "drafter": drafter, "environment": environment(), "points": points})
+        plot_load(points, output.with_suffix(".png"))
+    return points
