@@ -77,7 +77,9 @@ def _decode_rows(request: GenerationRequest, plan: ScorePlan, stats: GenerationS
     parts: dict[str, Any] = {"rule": rule, "plan": plan, "collector": collector, "stats": stats}
     batch = len(request.input_ids_BL)
     text = request.target.config.get_text_config()
-    layer_types = ragged_layer_types(text) if request.attention_implementation in MASKED_ATTENTION else None
+    # rows of unequal length need masks and positions of their own
+    together = request.attention_implementation in MASKED_ATTENTION and "position_ids" in request.model_kwargs
+    layer_types = ragged_layer_types(text) if together else None
     cache = request.cache if batch == 1 else None
     if batch == 1:
         groups = [([0], lambda: SingleRow(request, [0], request.cache))]

@@ -187,8 +187,10 @@ class DecodeLoop:
             cut = kept[row] <= verdict.accepted[row] or (last and not drafted[row])
             self.stats.record(origin, drafted[row], lengths[row], verdict.accepted[row], cut=cut)
         if self.listener is not None and draft is not None:
-            for record in _round_records(rows, draft, lengths, verdict, do_sample=self.request.do_sample):
-                self.listener(record)
+            records = _round_records(rows, draft, lengths, verdict, do_sample=self.request.do_sample)
+            for record, count in zip(records, drafted, strict=True):
+                if count:
+                    self.listener(record)
 
     def _release(self, ended: list[bool]) -> None:
         """Ended rows leave the batch and cost nothing from here on."""
