@@ -226,7 +226,7 @@ def test_the_command_converts_and_reports(golden, tmp_path):
     done = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "native"), "--to", "native"])
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(
-        convert, [str(tmp_path / "native"), str(tmp_path / "back"), "--to", "deepspec", "--json"]
+        cli, ["convert", str(tmp_path / "native"), str(tmp_path / "back"), "--to", "deepspec", "--json"]
     )
     told = json.loads(done.output[done.output.index("{") :])
     assert (told["source_format"], told["format"], told["num_tensors"]) == ("native", "deepspec", 33)

@@ -56,6 +56,39 @@ def test_a_tensor_that_is_embedding_and_head_is_saved_once(tmp_path, alone, flag
     assert_same(drafter, again)
 
 
+def held_bytes(*models):
+    """Bytes of all tensors of the models, shared memory counted once."""
+    storages = {}
+    for model in models:
+        for tensor in model.state_dict().values():
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tying_to_a_target_holds_equal_tensors_once(tied):
+    target = tiny_target("qwen3", tie_word_embeddings=tied)
+    drafter = tiny_drafter(target)
+    with torch.no_grad():
+        drafter.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
+        drafter.lm_head.weight.copy_(target.get_output_embeddings().weight)
+    before, matrix = held_bytes(target, drafter), 64 * 32 * 4
+    expected = drafted(drafter)
+
+    assert drafter.tie_to(target) == ["embed_tokens.weight", "lm_head.weight"]
+    assert held_bytes(target, drafter) == before - 2 * matrix
+    assert torch.equal(drafted(drafter).logits, expected.logits)
+
+
+def test_tying_leaves_tensors_alone_that_differ():
+    target = tiny_target("qwen3")
+    drafter = tiny_drafter(target)
+    with torch.no_grad():
+        drafter.lm_head.weight.copy_(target.get_output_embeddings().weight)
+    assert drafter.tie_to(target) == ["lm_head.weight"]
+    assert tiny_drafter(target).to(torch.bfloat16).tie_to(target) == []
+
+
 def test_different_embedding_and_head_are_both_saved(tmp_path):
     drafter = tiny_drafter(tiny_target("qwen3"), tie_word_embeddings=True)
     drafter.lm_head.weight = torch.nn.Parameter(torch.randn_like(drafter.lm_head.weight))

@@ -97,19 +97,22 @@ def check_pair(
         ValueError, OSError: the drafter cannot be opened at all; see [`~DSparkDrafter.from_pretrained`].
     """
     report = CheckReport()
-    loaded = isinstance(drafter, DSparkDrafter)
-    _check_sizes(report, target, drafter.config if loaded else DSparkConfig.from_pretrained(drafter))
+    if isinstance(drafter, DSparkDrafter):
+        opened, config = drafter, drafter.config
+    else:
+        opened, config = None, DSparkConfig.from_pretrained(drafter)
+    _check_sizes(report, target, config)
     if not report.fits:
         report.add("note", "self-test", "skipped, because the sizes do not fit")
         return report
-    if not loaded:
-        drafter = DSparkDrafter.from_pretrained(drafter, target=target, dtype=target.dtype).to(target.device)
-    _check_origin(report, target, drafter, tokenizer)
-    _check_layout(report, drafter, tokenizer)
+    if opened is None:
+        opened = DSparkDrafter.from_pretrained(drafter, target=target, dtype=target.dtype).to(target.device)
+    _check_origin(report, target, opened, tokenizer)
+    _check_layout(report, opened, tokenizer)
     for name in LENDABLE:
-        _check_shared(report, target, drafter, name)
+        _check_shared(report, target, opened, name)
     if self_test:
-        _check_acceptance(report, target, drafter, tokenizer, prompts)
+        _check_acceptance(report, target, opened, tokenizer, prompts)
     return report
 
 
@@ -184,7 +187,7 @@ def _check_layout(report: CheckReport, drafter: DSparkDrafter, tokenizer: Any) -
         report.add("doubt" if doubt else "ok", "mask token", doubt or f"id {config.mask_token_id} is used by no text")
 
 
-def _check_shared(report: CheckReport, target: PreTrainedModel, drafter: DSparkDrafter, name: str) -> None:
+def _check_shared(report: CheckReport, target: PreTrainedModel, drafter: Any, name: str) -> None:
     about = {"embed_tokens.weight": "embedding", "lm_head.weight": "head"}[name]
     own, lent = drafter.get_submodule(name.rsplit(".", 1)[0]).weight, lent_tensor(target, name)
     if lent is None:
@@ -238,7 +241,7 @@ def _check_acceptance(report: CheckReport, target: Any, drafter: Any, tokenizer:
             )
 
 
-def _other_readings(drafter: DSparkDrafter) -> list[tuple[str, DSparkDrafter]]:
+def _other_readings(drafter: Any) -> list[tuple[str, Any]]:
     """The same weights under the configurations that are mixed up most: the layout flag, layer ids off by one."""
     config = drafter.config
     changes: list[dict[str, Any]] = []

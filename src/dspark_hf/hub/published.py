@@ -50,7 +50,7 @@ def register_published() -> None:
             kwargs.pop(name, None)
         return DSparkConfig.from_pretrained(pretrained_model_name_or_path, **kwargs)
 
-    AutoConfig.from_pretrained = staticmethod(from_pretrained)
+    AutoConfig.from_pretrained = staticmethod(from_pretrained)  # type: ignore[method-assign]
     _registered = True
 
 

@@ -20,6 +20,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 class DSparkRMSNorm(nn.Module):
     """Root-mean-square norm in fp32; `gemma4` also multiplies by the weight in fp32, `qwen3` after the cast."""
 
+    weight: nn.Parameter | None
+
     def __init__(self, size: int, eps: float, *, scale_in_fp32: bool = False, with_scale: bool = True):
         super().__init__()
         self.eps = eps
@@ -162,6 +164,8 @@ class DSparkMLP(nn.Module):
 
 class DSparkLayer(GradientCheckpointingLayer):
     """One layer: pre-norm (`qwen3`) or sandwich norms and a scalar on the output (`gemma4`)."""
+
+    layer_scalar: torch.Tensor
 
     def __init__(self, config, layer_idx: int):
         super().__init__()

@@ -111,7 +111,7 @@ def check_finite(source: Any, drafter: nn.Module) -> None:
             raise ValueError(f"{source}: tensor {name} holds NaN or infinity; the checkpoint is damaged or diverged")
 
 
-def check_target(config: Any, target: nn.Module) -> None:
+def check_target(config: Any, target: Any) -> None:
     """
     Whether a drafter's configuration fits a target, by sizes alone; fills in what was unknown of the target.
 
@@ -138,7 +138,7 @@ def check_target(config: Any, target: nn.Module) -> None:
         )
 
 
-def borrow_from_target(drafter: nn.Module, target: nn.Module, names: set[str]) -> None:
+def borrow_from_target(drafter: Any, target: Any, names: set[str]) -> None:
     """
     Fills the named embedding or head with the target's own tensor (a copy where dtype or device differ).
 
@@ -160,7 +160,7 @@ def borrow_from_target(drafter: nn.Module, target: nn.Module, names: set[str]) -
         _assign(module, tensor.detach().to(device=module.weight.device, dtype=module.weight.dtype))
 
 
-def share_equal_tensors(drafter: nn.Module, target: nn.Module) -> list[str]:
+def share_equal_tensors(drafter: Any, target: Any) -> list[str]:
     """Points the drafter's embedding and head at the target's tensors where device, dtype and values are equal."""
     shared = []
     for name in LENDABLE:
@@ -174,7 +174,7 @@ def share_equal_tensors(drafter: nn.Module, target: nn.Module) -> list[str]:
     return shared
 
 
-def lent_tensor(target: nn.Module, name: str) -> torch.Tensor | None:
+def lent_tensor(target: Any, name: str) -> torch.Tensor | None:
     """The target's embedding or head in floats, or `None` (no such module, or it is quantised)."""
     module = getattr(target, LENDABLE[name])()
     weight = None if module is None else module.weight

@@ -72,8 +72,8 @@ class DSparkConfig(PreTrainedConfig):
     intermediate_size: int = 9728
     num_hidden_layers: int = 5
     num_attention_heads: int = 32
-    num_key_value_heads: int | None = 8
-    head_dim: int | None = 128
+    num_key_value_heads: int = 8
+    head_dim: int = 128
     hidden_act: str = "silu"
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 40960
@@ -82,7 +82,8 @@ class DSparkConfig(PreTrainedConfig):
     attention_bias: bool = False
     attention_dropout: float | int = 0.0
     attention_k_eq_v: bool = False
-    layer_types: list[str] | None = None
+    # `None` in these means "derived", and is replaced before anybody sees it
+    layer_types: list[str] = None  # type: ignore[assignment]
     sliding_window: int | None = None
     sliding_window_from: str = "row"
     causal_layers: str = "none"
@@ -90,8 +91,8 @@ class DSparkConfig(PreTrainedConfig):
     final_logit_softcapping: float | int | None = None
     tie_word_embeddings: bool = False
 
-    target_hidden_size: int | None = None
-    target_layer_ids: list[int] | None = None
+    target_hidden_size: int = None  # type: ignore[assignment]
+    target_layer_ids: list[int] = None  # type: ignore[assignment]
     num_target_layers: int | None = 36
     target_name_or_path: str | None = None
     target_revision: str | None = None
@@ -100,7 +101,7 @@ class DSparkConfig(PreTrainedConfig):
 
     block_size: int = 7
     sample_from_anchor: bool = True
-    mask_token_id: int | None = None
+    mask_token_id: int = None  # type: ignore[assignment]
     markov_rank: int = 256
     markov_head_type: str = "vanilla"
     enable_confidence_head: bool = True

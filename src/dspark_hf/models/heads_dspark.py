@@ -104,7 +104,10 @@ class ConfidenceHead(nn.Module):
     def forward(self, hidden: torch.Tensor, embedding: torch.Tensor | None) -> torch.Tensor:
         """`hidden [..., D]`, `embedding [..., r]` (ignored where the head was built without it) -> fp32 logits `[...]`."""
         weight = self.proj.weight
-        features = hidden if self.rank == 0 else torch.cat([hidden, embedding.to(hidden.dtype)], dim=-1)
+        features = hidden
+        if self.rank:
+            assert embedding is not None
+            features = torch.cat([hidden, embedding.to(hidden.dtype)], dim=-1)
         return self.proj(features.to(weight.dtype)).squeeze(-1).float()
 
 

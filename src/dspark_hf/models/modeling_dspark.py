@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 from transformers import initialization as init
 
 from .body_dspark import DSparkLayer, DSparkRMSNorm, DSparkRotaryEmbedding
@@ -44,7 +44,7 @@ class DraftBlock:
     hidden_states: torch.Tensor
 
 
-class DSparkDrafter(DSparkPersistence, PreTrainedModel):
+class DSparkDrafter(DSparkPersistence):
     r"""
     A DSpark block drafter: `target.generate(..., assistant_model=drafter)` uses it after `import dspark_hf`.
 
@@ -58,6 +58,9 @@ class DSparkDrafter(DSparkPersistence, PreTrainedModel):
     """
 
     config: DSparkConfig
+    embed_tokens: nn.Embedding
+    lm_head: nn.Linear
+    d2t: torch.Tensor
     config_class = DSparkConfig
     base_model_prefix = ""
     main_input_name = "block_ids"
@@ -102,13 +105,13 @@ class DSparkDrafter(DSparkPersistence, PreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: Any) -> None:
         self.embed_tokens = value
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def set_output_embeddings(self, value: nn.Module) -> None:
+    def set_output_embeddings(self, value: Any) -> None:
         self.lm_head = value
 
     # -- forward ----------------------------------------------------------------------------------------------------

@@ -45,8 +45,11 @@ FREE_FIELDS = (
 ).split()
 
 
-class DSparkPersistence:
-    """The half of [`DSparkDrafter`] that reads and writes checkpoints; mixed in before `PreTrainedModel`."""
+class DSparkPersistence(PreTrainedModel):
+    """The half of [`DSparkDrafter`] that reads and writes checkpoints."""
+
+    config: DSparkConfig
+    config_class: type[DSparkConfig] = DSparkConfig
 
     @classmethod
     def from_pretrained(
@@ -100,8 +103,10 @@ class DSparkPersistence:
         check_stored(source, stored, expected, config, has_target=target is not None)
         verify_checksums(files)
         renamed = {f"^{re.escape(name)}$": native_name(name) for name in headers if native_name(name) != name}
+        drafter: Any
+        info: dict[str, Any]
         with _without_report():
-            drafter, info = super().from_pretrained(
+            drafter, info = super().from_pretrained(  # type: ignore[misc]
                 source, *args, config=config, key_mapping=renamed or None, output_loading_info=True, **kwargs
             )
         if target is not None:
@@ -124,7 +129,9 @@ class DSparkPersistence:
         drafter.config.confidence_calibration = adapter_calibration(source, hub)
         return (drafter, info) if want_info else drafter
 
-    def save_pretrained(self, save_directory, is_main_process: bool = True, state_dict=None, **kwargs):
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory, is_main_process: bool = True, state_dict=None, **kwargs
+    ):
         """
         Writes the native layout: `config.json` and sealed `model.safetensors`, complete on their own.
 
@@ -189,7 +196,7 @@ class DSparkPersistence:
 def adapter_calibration(source: Any, hub: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """Temperatures that were fitted for the adapter in a folder or repository, or `None`."""
     try:
-        path = cached_file(str(source), ADAPTER_CALIBRATION, **(hub or {}))
+        path = str(cached_file(str(source), ADAPTER_CALIBRATION, **(hub or {})))
     except OSError:
         return None
     held = json.loads(Path(path).read_text())
@@ -207,9 +214,7 @@ def write_adapter_calibration(folder: Path, calibration: dict[str, Any] | None) 
         path.write_text(json.dumps({"confidence_calibration": calibration}, indent=2) + "\n")
 
 
-def _configuration(
-    kind: type[DSparkConfig], source: Any, kwargs: dict[str, Any], allow_layout_change: bool
-) -> DSparkConfig:
+def _configuration(kind: type[DSparkConfig], source: Any, kwargs: dict[str, Any], allow_layout_change: bool) -> Any:
     """The checkpoint's configuration, or the caller's own where it does not contradict it."""
     hub = {key: kwargs[key] for key in HUB_ARGUMENTS if kwargs.get(key) is not None}
     given = kwargs.pop("config", None)

@@ -201,7 +201,7 @@ def _fetch(source: Any, name: str, arguments: dict[str, Any]) -> Path | None:
         return None
     except (HfHubHTTPError, ValueError):
         # transformers words these best (gated, private, no such repository, no such revision)
-        return Path(cached_file(str(source), name, **hub))
+        return Path(str(cached_file(str(source), name, **hub)))
 
 
 def _why_no_weights(source: Any, arguments: dict[str, Any]) -> str:
