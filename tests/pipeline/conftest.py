@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+
+from dspark_hf.pipeline import Reporter, run_pipeline
+from dspark_hf.training.recipe import load_recipe
 
 
 TINY = {
@@ -44,8 +48,7 @@ TINY = {
 }
 
 
-def write_recipe(folder: Path, **sections) -> Path:
-    """The tiny recipe with some sections changed, as a file."""
+def _write_recipe(folder: Path, **sections) -> Path:
     document = {name: {**values, **sections.get(name, {})} for name, values in TINY.items()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tiny.yaml"
@@ -54,5 +57,42 @@ def write_recipe(folder: Path, **sections) -> Path:
 
 
 @pytest.fixture(scope="session")
+def write_recipe() -> Callable[..., Path]:
+    """Writes the tiny recipe into a folder with some sections changed."""
+    return _write_recipe
+
+
+@pytest.fixture(scope="session")
 def tiny_recipe(tmp_path_factory) -> Path:
-    return write_recipe(tmp_path_factory.mktemp("recipes"))
+    return _write_recipe(tmp_path_factory.mktemp("recipes"))
+
+
+class Told(Reporter):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.ran: list[str] = []
+        self.reused: list[str] = []
+        self.notes: list[str] = []
+
+    def stage(self, name: str, title: str) -> None:
+        self.ran.append(name)
+
+    def reuse(self, name: str, title: str) -> None:
+        self.reused.append(name)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny_recipe, tmp_path_factory):
+    """`(folder, what was told, results)` of the tiny recipe run to its end."""
+    folder, told = tmp_path_factory.mktemp("runs") / "tiny", Told()
+    command = "dspark-hf train-and-push tiny.yaml"
+    return folder, told, run_pipeline(load_recipe(tiny_recipe), folder, reporter=told, command=command)

@@ -15,39 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from dspark_hf import DSparkDrafter
-from dspark_hf.pipeline import Reporter, run_pipeline
+from dspark_hf.pipeline import run_pipeline
 from dspark_hf.pipeline.run import STAGE_NAMES, fingerprints
 from dspark_hf.training.recipe import load_recipe
 
 
-class Told(Reporter):
-    def __init__(self):
-        self.ran: list[str] = []
-        self.reused: list[str] = []
-        self.notes: list[str] = []
-
-    def stage(self, name: str, title: str) -> None:
-        self.ran.append(name)
-
-    def reuse(self, name: str, title: str) -> None:
-        self.reused.append(name)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-@pytest.fixture(scope="module")
-def run(tiny_recipe, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    told = Told()
-    results = run_pipeline(
-        load_recipe(tiny_recipe), folder, reporter=told, command="dspark-hf train-and-push tiny.yaml"
-    )
-    return folder, told, results
-
-
-def test_a_run_leaves_a_drafter_with_everything_a_repo_needs(run):
-    folder, told, results = run
+def test_a_run_leaves_a_drafter_with_everything_a_repo_needs(finished_run):
+    folder, told, results = finished_run
     files = {str(path.relative_to(folder / "drafter")) for path in (folder / "drafter").rglob("*") if path.is_file()}
     assert {
         "README.md",
@@ -68,25 +42,24 @@ def test_a_run_leaves_a_drafter_with_everything_a_repo_needs(run):
     assert results["evaluate"]["suites"][0]["mismatches"] == 0
 
 
-def test_the_exported_drafter_opens_and_is_calibrated_for_both_regimes(run):
-    folder, *_ = run
+def test_the_exported_drafter_opens_and_is_calibrated_for_both_regimes(finished_run):
+    folder, *_ = finished_run
     drafter = DSparkDrafter.from_pretrained(folder / "drafter")
     assert set(drafter.config.confidence_calibration) == {"temperature=0", "temperature=1"}
     assert drafter.config.target_layer_ids == [0, 1]
 
 
-def test_no_published_text_names_a_folder_of_this_machine(run):
-    folder, *_ = run
+def test_no_published_text_names_a_folder_of_this_machine(finished_run):
+    folder, *_ = finished_run
     for path in (folder / "drafter").rglob("*"):
         if path.suffix in (".json", ".md", ".yaml", ".jsonl"):
             assert os.environ["HF_HOME"] not in path.read_text(), path
             assert str(folder) not in path.read_text(), path
 
 
-def test_a_finished_run_is_not_computed_again(run, tiny_recipe):
-    folder, _, results = run
+def test_a_finished_run_is_not_computed_again(finished_run, tiny_recipe, told):
+    folder, _, results = finished_run
     before = (folder / "drafter" / "model.safetensors").stat().st_mtime_ns
-    told = Told()
     assert run_pipeline(load_recipe(tiny_recipe), folder, reporter=told) == results
     assert told.ran == []
     assert told.reused == list(STAGE_NAMES)
@@ -104,8 +77,7 @@ def test_a_changed_section_redoes_what_depends_on_it_and_nothing_else(tiny_recip
     ]
 
 
-def test_running_up_to_a_stage_stops_there(tiny_recipe, tmp_path):
-    told = Told()
+def test_running_up_to_a_stage_stops_there(tiny_recipe, tmp_path, told):
     results = run_pipeline(load_recipe(tiny_recipe), tmp_path / "run", until="prepare", reporter=told)
     assert told.ran == ["target", "prepare"]
     assert results["prepare"]["rows"] == len(list_rows(tmp_path / "run"))
@@ -125,8 +97,8 @@ def test_several_processes_only_train_and_want_rows_first(tiny_recipe, tmp_path,
         run_pipeline(load_recipe(tiny_recipe), tmp_path / "run", until="train")
 
 
-def test_a_run_killed_in_training_goes_on_and_ends_with_the_same_weights(run, tiny_recipe, tmp_path):
-    unbroken, *_ = run
+def test_a_run_killed_in_training_goes_on_and_ends_with_the_same_weights(finished_run, tiny_recipe, tmp_path, told):
+    unbroken, *_ = finished_run
     folder = tmp_path / "killed"
     code = (
         "from dspark_hf.pipeline import run_pipeline; from dspark_hf.training.recipe import load_recipe; import sys, time\n"
@@ -145,7 +117,6 @@ def test_a_run_killed_in_training_goes_on_and_ends_with_the_same_weights(run, ti
     assert not (folder / "drafter").exists()
     assert "train" not in json.loads((folder / "run.json").read_text())["stages"]
 
-    told = Told()
     results = run_pipeline(load_recipe(tiny_recipe), folder, until="train", reporter=told)
     assert told.ran == ["train"]
     assert results["train"]["seconds"] is None
