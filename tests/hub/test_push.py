@@ -15,6 +15,7 @@ from transformers import AutoModel, GenerationConfig
 from dspark_hf import DSparkDrafter
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.hub import HubError, push_adapter, push_dataset, push_drafter
+from dspark_hf.hub.convert import convert_folder
 
 
 def equal_weights(first, second) -> bool:
@@ -247,6 +248,13 @@ def test_a_folder_without_weights_or_config_is_refused_before_the_hub_is_asked(h
         push_drafter(drafter_folder, "tester/x")
     with pytest.raises(ValueError, match="is no folder"):
         push_drafter(tmp_path / "nowhere", "tester/x")
+    assert hub.repos == {}
+
+
+def test_a_folder_in_another_format_is_refused_with_the_remedy(hub, drafter_folder, tmp_path):
+    convert_folder(drafter_folder, tmp_path / "engine", to="deepspec")
+    with pytest.raises(ValueError, match=r"in the format 'deepspec'.*dspark-hf convert .* --to native"):
+        push_drafter(tmp_path / "engine", "tester/dspark-tiny")
     assert hub.repos == {}
 
 

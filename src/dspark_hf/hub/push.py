@@ -17,11 +17,11 @@ from .card import DrafterCard
 from .card_adapter import AdapterCard
 from .card_dataset import DatasetCard
 from .card_regions import is_untouched, merge
-from .card_sources import read_weights, same_tensors
+from .card_sources import read_json, read_weights, same_tensors
 from .commit import Content, PushResult, Remote
 from .contents import config_with_code, custom_generate, folder_files, is_weights, modelling_code
 from .convert import convert_folder
-from .formats import FormatError
+from .formats import FormatError, format_of
 from .target_license import target_license
 
 
@@ -87,6 +87,7 @@ def push_drafter(
     ```
     """
     folder = _checked(folder, "config.json")
+    _require_native(folder)
     files: dict[str, Content] = dict(folder_files(folder))
     if with_code:
         files |= modelling_code() | custom_generate()
@@ -187,6 +188,15 @@ def _publish(
         remote.create_branch(choices.revision)
     commit = remote.commit(wanted, choices.message, revision=choices.revision, stale=stale)
     return replace(result, commit=commit)
+
+
+def _require_native(folder: Path) -> None:
+    kind = format_of(read_json(folder / "config.json"))
+    if kind != "native":
+        raise ValueError(
+            f"{folder} is in {'an unknown format' if kind is None else f'the format {kind!r}'}, a push takes the native one (it "
+            f"writes the others itself); first run `dspark-hf convert {folder} OUT --to native`"
+        )
 
 
 def _engine_layout(folder: Path, temporary: Path) -> dict[str, Content]:
