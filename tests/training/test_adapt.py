@@ -6,6 +6,7 @@ from training_runs import recipe_of, rows_of, run
 
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.training.adapt import add_adapter, load_start
+from dspark_hf.training.rows import Row
 from dspark_hf.training.train import start_drafter
 
 
@@ -52,7 +53,9 @@ def test_a_full_adaptation_trains_every_weight_but_the_shared_ones(tmp_path):
     target, recipe = fine_tuned(), adapted(tmp_path)
     drafter = start_drafter(target, None, rows_of(), recipe)
     before = {name: value.detach().clone() for name, value in drafter.named_parameters()}
-    result = run(tmp_path / "run", target=target, drafter=drafter, recipe=recipe)
+    evals = rows_of((30, 20), seed=1, name="e")
+    result = run(tmp_path / "run", target=target, drafter=drafter, recipe=recipe, eval_rows=evals)
+    assert result.metrics["accepted_length_before"] >= 1.0
     for name, value in result.drafter.named_parameters():
         assert torch.equal(value, before[name]) is (name in ("embed_tokens.weight", "lm_head.weight")), name
 
@@ -85,3 +88,29 @@ def test_an_adapter_is_below_a_twentieth_of_a_drafter_of_usual_shape():
     total = sum(value.numel() for value in drafter.get_base_model().parameters())
     adapter = sum(value.numel() for value in drafter.parameters() if value.requires_grad)
     assert adapter < 0.05 * (total - adapter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [None, 8], ids=["full", "lora"])
+def test_adapting_to_a_fine_tuned_target_lengthens_what_is_accepted(tmp_path, rank):
+    base = tiny_target("qwen3")
+    drafter = tiny_drafter(base)
+    drafter.save_pretrained(tmp_path / "published")
+    target = tiny_target("qwen3")
+    # "fine-tuning": other tokens follow than before, though embedding and head are the same
+    weight = target.get_decoder().norm.weight
+    weight.mul_(torch.where(torch.rand(weight.shape, generator=torch.Generator().manual_seed(2)) < 0.3, -1.0, 1.0))
+    recipe = adapted(tmp_path, lora_rank=rank)
+    options = {"max_steps": 300, "learning_rate": 1e-2, "anchors_per_row": 16, "rows_per_batch": 8, "eval_steps": 50}
+    for name, value in options.items():
+        setattr(recipe.train, name, value)
+    rows = []
+    for index in range(48):
+        ids = torch.tensor([[4 + index % 50, 5 + index // 2, 6 + index // 3]])
+        torch.manual_seed(index)
+        answer = target.generate(ids, max_new_tokens=40, do_sample=True, top_k=0, temperature=0.7, pad_token_id=0)[0]
+        rows.append(Row(id=f"g{index}", prompt_ids=ids[0].tolist(), completion_ids=answer[3:].tolist()))
+    drafter = start_drafter(target, None, rows, recipe)
+    result = run(tmp_path / "run", target=target, drafter=drafter, recipe=recipe, rows=rows[8:], eval_rows=rows[:8])
+    before, after = result.metrics["accepted_length_before"], result.metrics["best_accepted_length"]
+    assert after > 1.1 * before, (before, after)

@@ -1,11 +1,14 @@
 """The cache: equal to what is computed online, refused when damaged or foreign, resumed shard by shard, capped."""
 
 import json
+import random
 import shutil
+import time
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from training_runs import kill_at
 
 from dspark_hf.dev.tiny import tiny_target
 from dspark_hf.training.cache import FeatureCache, _sha256, from_float8, row_bytes, to_float8
@@ -75,6 +78,19 @@ def test_an_interrupted_build_goes_on_and_ends_equal(source, tmp_path, monkeypat
         for shard in range(4):
             name = f"features-{shard:05d}.safetensors"
             assert _sha256(folder / name) == _sha256(tmp_path / "whole" / name)
+
+
+def test_killed_at_random_moments_a_cache_ends_equal(source, tmp_path, monkeypatch):
+    started = time.monotonic()
+    small_cache(tmp_path / "whole", source, monkeypatch).build()
+    duration = time.monotonic() - started
+    chance = random.Random(0)
+    folder = tmp_path / "cut"
+    for _ in range(10):
+        kill_at(duration * chance.uniform(0.05, 0.9), lambda: small_cache(folder, source, monkeypatch).build())
+    small_cache(folder, source, monkeypatch).build()
+    for path in (tmp_path / "whole").glob("*.safetensors"):
+        assert _sha256(path) == _sha256(folder / path.name)
 
 
 def test_a_flipped_byte_is_refused(source, tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
 """Answers: the target's own text, turn by turn, in process, by a server and from the data; resumed by id."""
 
 import json
+import random
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
+from training_runs import kill_at
 
 from dspark_hf.dev.tiny import tiny_target
 from dspark_hf.training.answers import answer_in_process, plan_batches
@@ -85,6 +88,23 @@ def test_a_run_that_lost_any_shard_ends_with_the_same_sampled_rows(target, make_
         (folder / "prepared.json").unlink()
         RowStore(folder).shards()[lost].unlink()
         assert prepare(target, tokenizer, folder) == whole
+
+
+def test_killed_at_random_moments_the_answers_end_the_same(target, make_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("dspark_hf.training.answers.FLUSH_SECONDS", 0.0)
+    tokenizer, conversations = make_tokenizer("chat"), chats(12)
+    started = time.monotonic()
+    whole = prepare(target, tokenizer, tmp_path / "whole", conversations)
+    duration = time.monotonic() - started
+    chance = random.Random(0)
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        for _ in range(3):
+            kill_at(
+                duration * chance.uniform(0.1, 0.5),
+                lambda folder=folder: prepare(target, tokenizer, folder, conversations),
+            )
+        assert prepare(target, tokenizer, folder, conversations) == whole
 
 
 def test_batches_do_not_depend_on_what_is_already_done(make_tokenizer):

@@ -1,14 +1,12 @@
 """The trainer: denominators of whole steps, frozen shared weights, bf16 autocast, averages, validation and resume."""
 
 import json
-import os
 import random
-import signal
 import time
 
 import pytest
 import torch
-from training_runs import frozen, recipe_of, rows_of, run
+from training_runs import frozen, kill_at, recipe_of, rows_of, run
 from transformers import TrainerCallback
 
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
@@ -224,14 +222,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(tmp_path):
     for attempt in range(5):
         folder = tmp_path / str(attempt)
         for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                run(folder, **options)
-                os._exit(0)
-            time.sleep(duration * chance.uniform(0.1, 0.6))
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            kills += os.WIFSIGNALED(status)
+            kills += kill_at(duration * chance.uniform(0.1, 0.6), lambda folder=folder: run(folder, **options))
         resumed = run(folder, **options)
         for name, value in weights_of(whole).items():
             assert torch.equal(value, weights_of(resumed)[name]), name

@@ -1,5 +1,9 @@
 """A tiny training run, shared by the tests of the trainer and by the worker processes they start."""
 
+import os
+import signal
+import time
+
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
@@ -47,3 +51,14 @@ def frozen(drafter):
     drafter.embed_tokens.requires_grad_(False)
     drafter.lm_head.requires_grad_(False)
     return drafter
+
+
+def kill_at(seconds, work):
+    """Run `work` in a forked process and SIGKILL it after so many seconds; true if it was still running."""
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])

@@ -39,7 +39,9 @@ def load_start(name_or_path: str, target: PreTrainedModel) -> DSparkDrafter:
 
 
 def add_adapter(drafter: DSparkDrafter, *, rank: int, alpha: float | None = None, seed: int = 0) -> nn.Module:
-    """Wrap a drafter for LoRA training: adapters on the projections of its body and on the confidence head.
+    """Wrap a drafter for LoRA training: adapters on the projections of its body.
+
+    The heads get none: they are a table as large as the vocabulary, and drafting reads their weights as they are stored.
 
     Args:
         drafter ([`DSparkDrafter`]): its own weights are frozen.
@@ -53,7 +55,7 @@ def add_adapter(drafter: DSparkDrafter, *, rank: int, alpha: float | None = None
     from peft import LoraConfig, get_peft_model
 
     linear = [name for name, module in drafter.named_modules() if isinstance(module, nn.Linear)]
-    names = [name for name in linear if name.split(".")[-1] in LORA_TARGETS or name == "confidence_head.proj"]
+    names = [name for name in linear if name.split(".")[-1] in LORA_TARGETS and "_head." not in name]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = LoraConfig(

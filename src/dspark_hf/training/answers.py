@@ -233,8 +233,9 @@ def _is_stored(
 def _answer_batch(target, renderer, dialogues, sampling, generator, drafter, number, report) -> None:
     end_ids = sorted(renderer.end_ids)
     for turn in range(max(len(dialogue.conversation.user_turns) for dialogue in dialogues)):
-        asked = [(dialogue, ask_turn(dialogue, turn, renderer, sampling, report)) for dialogue in dialogues]
-        asked = [(dialogue, prompt) for dialogue, prompt in asked if prompt is not None]
+        prompts = [ask_turn(dialogue, turn, renderer, sampling, report) for dialogue in dialogues]
+        pairs = zip(dialogues, prompts, strict=True)
+        asked = [(dialogue, prompt) for dialogue, prompt in pairs if prompt is not None]
         if not asked:
             return
         answers = _generate(

@@ -161,10 +161,9 @@ def _text(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:
-        parts = [
-            part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content
-        ]
-        return "".join(parts) if all(isinstance(part, str) for part in parts) else None
+        parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        texts = [text for text in parts if isinstance(text, str)]
+        return "".join(texts) if len(texts) == len(content) else None
     return None
 
 

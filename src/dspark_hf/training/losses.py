@@ -158,7 +158,8 @@ def dspark_loss(
     weight_K = torch.from_numpy(slot_weights(num_slots, weights.decay)).to(hidden_NKD.device)
     weight_M = weight_K.repeat(len(valid_NK))[chosen_M]
     block_den = valid_NK[:, 0].sum().float()
-    own = Denominators(slots=weight_M.sum(), blocks=block_den)
+    slot_den = weight_M.sum()
+    own = Denominators(slots=slot_den, blocks=block_den)
     over = own if denominators is None else denominators
     # an empty batch has denominator 0 and must give 0, not NaN
     per_slot = weight_M / torch.as_tensor(over.slots, device=weight_M.device).clamp_min(1e-30)
@@ -182,7 +183,7 @@ def dspark_loss(
         loss = loss - weights.tau * tau_num / torch.as_tensor(over.blocks, device=loss.device).clamp_min(1.0)
     confidence_M = bce_M = torch.zeros_like(weight_M)
     if drafter.confidence_head is not None and weights.confidence:
-        inputs = (hidden_MD, embedding_Mr)
+        inputs: tuple[torch.Tensor | None, ...] = (hidden_MD, embedding_Mr)
         if weights.confidence_detach:
             inputs = tuple(None if part is None else part.detach() for part in inputs)
         logits_M = drafter.confidence_head(*inputs)
@@ -202,7 +203,7 @@ def dspark_loss(
             confidence_num=(bce_M * weight_M).sum(),
             kl_num=(kl_M * weight_M).sum(),
             tau_num=tau_num.detach(),
-            slot_den=own.slots,
+            slot_den=slot_den,
             block_den=block_den,
             count_K=valid_NK.sum(dim=0).float(),
             accept_K=accept_NK.sum(dim=0),
@@ -247,6 +248,7 @@ def _labels(kind: str, data_M: torch.Tensor, teacher_MD, head: TeacherHead | Non
     """Labels of the cross entropy in the target's vocabulary; `sample` draws from torch's own generator."""
     if kind == "data" or not len(data_M):
         return data_M
+    assert head is not None
     picked = []
     for part in teacher_MD.split(chunk):
         logits = head.logits(part)

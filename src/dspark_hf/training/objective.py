@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ class DraftObjective(nn.Module):
 
     def __init__(
         self,
-        drafter: nn.Module,
+        drafter: Any,
         teacher_head: TeacherHead | None,
         *,
         weights: LossWeights,
@@ -84,7 +85,12 @@ class DraftObjective(nn.Module):
         if not len(pack.anchors_N):
             # sharded ranks wait for one another's forward passes: one block is computed, none is kept
             first = torch.zeros(1, dtype=torch.long, device=pack.anchors_N.device)
-            lone = {"anchor_ids_N": first, "anchors_N": first, "anchor_positions_N": first, "starts_N": first}
+            lone: dict[str, Any] = {
+                "anchor_ids_N": first,
+                "anchors_N": first,
+                "anchor_positions_N": first,
+                "starts_N": first,
+            }
             return self.pack_hidden(replace(pack, **lone), contexts)[:0]
         drafter = self.drafter
         context_SF = torch.cat(list(contexts))

@@ -98,7 +98,7 @@ def prepare_rows(
     if finished.is_file():
         report.kept = len(store.ids())
         return store.read()
-    answering = {"sampling": sampling, "generator": target_name, "max_minutes": data.max_minutes}
+    answering: dict[str, Any] = {"sampling": sampling, "generator": target_name, "max_minutes": data.max_minutes}
     answering |= {"progress": progress, "report": report}
     if data.ready_answers:
         logger.warning(

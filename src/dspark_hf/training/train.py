@@ -37,6 +37,7 @@ from .trainer import BEST, DSparkTrainer, TrainingProgress
 logger = get_logger(__name__)
 
 FINISHED = "training.json"
+BEFORE = "before.json"
 UNBOUNDED = 10**9
 
 
@@ -47,7 +48,8 @@ class TrainingResult:
     Attributes:
         drafter: [`DSparkDrafter`] in eval mode with the weights that are to be exported, or a `PeftModel` around one.
         steps: optimizer steps.
-        metrics: of the last validation and the last log, plain floats; `best_accepted_length` where there was validation.
+        metrics: of the last validation and the last log, plain floats; `best_accepted_length` where there was validation,
+            `accepted_length_before` where the run adapted a published drafter.
         folder: of checkpoints and logs.
     """
 
@@ -164,11 +166,24 @@ def train_drafter(
         eval_anchors_per_row=train.eval_anchors_per_row,
         on_progress=on_progress,
     )
+    if recipe.drafter.start_from is not None and eval_rows and not trainer.is_fsdp_enabled:
+        measure_start(trainer, output)
     checkpoint = last_checkpoint(output) if arguments.should_save or arguments.world_size > 1 else None
     if checkpoint is not None:
         logger.info(f"Going on from {checkpoint}.")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return _finish(trainer, objective, output, train)
+
+
+def measure_start(trainer: DSparkTrainer, output: Path) -> None:
+    """Record, once a run, how long the published drafter's drafts are accepted before it is adapted."""
+    path = output / BEFORE
+    if path.is_file():
+        return
+    metrics = trainer.evaluate()
+    trainer.state.best_metric = None
+    if trainer.args.should_save:
+        write_json(path, {"accepted_length": metrics["eval_accepted_length"], "tau": metrics["eval_tau"]})
 
 
 def start_drafter(target, tokenizer, rows: Sequence[Row], recipe: Recipe) -> nn.Module:
@@ -277,6 +292,10 @@ def _finish(trainer: DSparkTrainer, objective: DraftObjective, output: Path, tra
         metrics |= {name: value for name, value in entry.items() if isinstance(value, (int, float)) and name != "step"}
     if trainer.eval_rows:
         metrics["best_accepted_length"] = trainer.state.best_metric
+    if (output / BEFORE).is_file():
+        metrics["accepted_length_before"] = json.loads((output / BEFORE).read_text(encoding="utf-8"))[
+            "accepted_length"
+        ]
     trainer.save_model(str(output / "last"))
     if trainer.args.should_save:
         write_json(output / FINISHED, {"steps": trainer.state.global_step, "metrics": metrics})

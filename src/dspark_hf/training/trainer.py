@@ -110,7 +110,7 @@ class DSparkTrainer(Trainer):
                 objective.drafter.embed_tokens,
                 objective.drafter.lm_head,
             ]
-        self.average = None
+        self.average: WeightAverage | None = None
         self.ema_decay = ema_decay
 
     @property
