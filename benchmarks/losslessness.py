@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from paired import Record
-from prompts import Prompt
 from transformers import PreTrainedModel
+
+from benchmarks.paired import Record
+from benchmarks.prompts import Prompt
 
 
 # units in the last place of the larger logit; sums in another order move a logit by about one

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from methods import Method
-from prompts import Prompt
 from transformers import PreTrainedModel
+
+from benchmarks.methods import Method
+from benchmarks.prompts import Prompt
 
 
 @dataclass

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from paired import Record
+
+from benchmarks.paired import Record
 
 
 RESAMPLES = 1000

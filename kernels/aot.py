@@ -93,7 +93,7 @@ def resources(compiled) -> dict:
 
 
 def table(names: list[str], default_only: bool = False) -> dict:
-    """{target: {variant: resources}} for the named targets."""
+    """The names of the default variants, and {target: {variant: resources}} for the named targets."""
     for package in ("dspark_markov", "dspark_schedule", "dspark_verify", "dspark_linear_loss"):
         load_package(package)
     sys.path.insert(0, str(HERE))
@@ -101,7 +101,8 @@ def table(names: list[str], default_only: bool = False) -> dict:
 
     chosen = [variant for variant in variants() if variant.default or not default_only]
     known = targets()
-    return {name: {v.name: resources(compile_variant(v, known[name])) for v in chosen} for name in names}
+    uses = {name: {v.name: resources(compile_variant(v, known[name])) for v in chosen} for name in names}
+    return {"default": [variant.name for variant in chosen if variant.default], "resources": uses}
 
 
 def main() -> None:
@@ -114,7 +115,7 @@ def main() -> None:
         parser.error("unset TRITON_INTERPRET: a process either interprets or compiles")
     import triton
 
-    result = {"triton": triton.__version__, "resources": table(options.targets, options.default_only)}
+    result = {"triton": triton.__version__, **table(options.targets, options.default_only)}
     text = json.dumps(result, indent=1) + "\n"
     if options.output is None:
         sys.stdout.write(text)

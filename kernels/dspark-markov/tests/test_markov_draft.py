@@ -161,6 +161,16 @@ def test_masked_columns_are_never_drafted(device, implementation):
     assert tokens.max() < 10
 
 
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 7, 16])
+def test_sizes_that_are_no_power_of_two_and_empty_batches_work(device, slots):
+    for width, rows in ((5, 1), (60, 3), (151, 0)):
+        case = make_case(rows, slots, width, 6, "vanilla")
+        base, anchors, options = on("cpu", *case)
+        expected = reference.markov_draft(base, anchors, **options)
+        stored, anchors, options = on(device, *case)
+        assert torch.equal(draft.markov_draft(stored, anchors, **options).tokens.cpu(), expected.tokens)
+
+
 def test_rows_do_not_depend_on_their_batch():
     base, anchors, options = make_case(3, 2, 200, 16, "vanilla", confidence=False)
     options.pop("hidden")

@@ -2,9 +2,11 @@
 
 # R rows, K slots, M target positions, V target vocabulary, U draft vocabulary, r rank
 
+import numpy
 import pytest
 import torch
 from dspark_verify import ragged, reference
+from dspark_verify.ragged_kernels import row_stats_kernel
 from dspark_verify.sampling import STREAM_ACCEPT, keyed_uniforms
 
 
@@ -216,6 +218,34 @@ def test_padding_positions_may_hold_anything(device, implementation):
     flat[-3:] = float("nan")
     again = implementation.verify_ragged(*on(device, flat, tokens, cu_seqlens), **on(device, options)[0])
     assert torch.equal(expected.tokens, again.tokens)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 7, 16])
+def test_sizes_that_are_no_power_of_two_and_empty_batches_work(device, slots):
+    for vocabulary, rows in ((5, 1), (60, 3), (151, 0)):
+        flat, lengths = torch.randn(rows * (slots + 1), vocabulary), torch.full((rows,), slots)
+        lengths[1:2] = 0  # one row drafts nothing; its positions are read no further
+        cu_seqlens = torch.cat([torch.zeros(1), (lengths + 1).cumsum(0)]).int()
+        expected, result = both(device, flat, torch.randint(vocabulary, (rows, slots)), cu_seqlens, {})
+        assert torch.equal(result.tokens, expected.tokens)
+
+
+@pytest.mark.slow
+def test_a_row_beyond_2_to_the_31_elements_is_read_from_its_own_place(tmp_path):
+    """Position 20000 of a 151936 vocabulary, in a sparse file so that only one row takes memory."""
+    positions, vocabulary = 20_001, 151_936
+    sparse = numpy.memmap(tmp_path / "logits", dtype=numpy.float16, mode="w+", shape=(positions, vocabulary))
+    sparse[-1, 77_777] = 3.0
+    logits = torch.from_numpy(sparse)
+    marker = torch.full((positions,), -1, dtype=torch.int32)
+    marker[-1] = 0
+    peaks, sums = torch.empty(2, positions, 1)
+    bests = torch.empty(positions, 1, dtype=torch.int32)
+    row_stats_kernel[(positions, 1)](
+        logits, vocabulary, marker, torch.ones(1), peaks, sums, bests, vocabulary, 1, BLOCK=262_144
+    )
+    assert bests[-1].item() == 77_777
+    assert peaks[-1].item() == 3.0
 
 
 def sample_first_tokens(rows, *, draft_log_q_shift=0.0):
