@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,7 +40,7 @@ Examples:
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON file; a picture goes beside it.")
 @output_options
-def load(target: str, drafter: str, output: Path | None, as_json: bool, quiet: bool, **options) -> None:
+def load(target: str, drafter: str, output: Path | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Throughput of plain decoding and of several policies with 1, 2, 4, .. requests at a time."""
     from dspark_hf.pipeline.standalone import bench_load
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import click
 
 from .screen import output_options, show_json
@@ -35,12 +38,12 @@ def generate(
     policy: str,
     as_json: bool,
     quiet: bool,
-    **options,
+    **options: Any,
 ) -> None:
     """Answer PROMPT ("-": standard input) with TARGET, accelerated by DRAFTER."""
     from dspark_hf.pipeline.answer import answer_prompt
 
-    text = click.get_text_stream("stdin").read() if prompt == "-" else prompt
+    text = sys.stdin.read() if prompt == "-" else prompt
     result = answer_prompt(
         target, drafter, text, raw=raw, thinking=thinking, policy=policy, stream=not as_json, **options
     )

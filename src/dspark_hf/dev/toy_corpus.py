@@ -87,7 +87,7 @@ def _samples_of(root: Path, path: Path) -> Iterator[ToySample]:
         document = ast.get_docstring(node)
         if document:
             yield from _sample("explain", name, f"Explain {name}.", _first_sentences(document))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno < LONGEST_SOURCE:
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno < LONGEST_SOURCE:
             source = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
             yield from _sample("code", name, f"Show the code of {name}.", source)
 

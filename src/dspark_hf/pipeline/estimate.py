@@ -249,13 +249,9 @@ def _minutes(
     slots = min(train.anchors_per_row, row_tokens) * config.block_size
     head = 3 * config.target_hidden_size * config.vocab_size + 3 * config.hidden_size * config.output_vocab_size
     a_row = 2 * active * row_tokens + 6 * trained * (slots + row_tokens) + 2 * head * slots
-    training = train.max_minutes
-    if training is None:
-        batches = train.rows_per_batch * train.gradient_accumulation_steps
-        seen = (
-            train.max_steps * batches if train.max_steps is not None else None if rows is None else train.epochs * rows
-        )
-        training = None if seen is None else seen * a_row / (TRAINING_EFFICIENCY * speed) / 60
+    batches = train.rows_per_batch * train.gradient_accumulation_steps
+    seen = train.epochs * rows if train.max_steps is None else train.max_steps * batches
+    training = train.max_minutes or seen * a_row / (TRAINING_EFFICIENCY * speed) / 60
     return {
         "answers": 0.0 if answers is None else round(answers, 1),
         "training": round(training, 1),

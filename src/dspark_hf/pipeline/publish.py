@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import get_token
 
@@ -64,7 +65,7 @@ def publish(
         create_pr (`bool`): open a pull request instead of a commit.
     """
     hub = recipe.hub
-    common = {
+    common: dict[str, Any] = {
         "private": True if private is None and hub.private else private,
         "revision": hub.revision or "main",
         "create_pr": create_pr,

@@ -155,7 +155,7 @@ def evaluate_drafters(
         other = DSparkDrafter.from_pretrained(name, target=opened.model, dtype=opened.model.dtype)
         found[name] = other.to(opened.model.device).eval()
         found[name].cost_curve = first.cost_curve
-    chosen = list(suites) or [
+    chosen: list[str | Suite] = list(suites) or [
         Suite(source, stages.domain_of(source), items)
         for source, items in stages.by_source(mixed(builtin_conversations())[:48]).items()
     ]
