@@ -190,7 +190,10 @@ def linear_loss(hidden, latent, teacher, lm_head, w2, teacher_head, labels, **op
     Returns:
         [`LinearLoss`]: ce, l1, accept (fp32 [N]) and loss.
     """
-    rows = _chunked_loss.loss_rows
     if backend(hidden) == "triton":
-        from dspark_hf._kernels.dspark_linear_loss.rows_triton import loss_rows as rows
-    return _chunked_loss.linear_loss(hidden, latent, teacher, lm_head, w2, teacher_head, labels, rows=rows, **options)
+        from dspark_hf._kernels.dspark_linear_loss.rows_triton import loss_rows
+    else:
+        loss_rows = _chunked_loss.loss_rows
+    return _chunked_loss.linear_loss(
+        hidden, latent, teacher, lm_head, w2, teacher_head, labels, rows=loss_rows, **options
+    )

@@ -128,7 +128,9 @@ class Eagle3Drafter(DSparkDrafter):
 
     @property
     def layer(self) -> Eagle3Layer:
-        return self.layers[0]
+        layer = self.layers[0]
+        assert isinstance(layer, Eagle3Layer)
+        return layer
 
     def next_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Layer output `[..., D]`, before the final norm -> fp32 logits `[..., U]` of the token after the entry's."""
@@ -161,7 +163,9 @@ class Eagle3Drafter(DSparkDrafter):
             # the diagonal stays, or a row of padding would have nothing to attend to
             visible = visible & (valid[:, None, None] | torch.eye(length, dtype=torch.bool, device=next_ids.device))
         hidden = self.fc(context_hidden_states.to(self.fc.weight.dtype))
-        context, drafted, outputs = None, [], []
+        context: tuple[torch.Tensor, torch.Tensor] | None = None
+        drafted: list[tuple[torch.Tensor, torch.Tensor]] = []
+        outputs = []
         for step in range(steps):
             embedded = self.embed(torch.nn.functional.pad(next_ids[:, step:], (0, step)))
             pair = self.layer.pair(embedded, hidden)
@@ -172,7 +176,9 @@ class Eagle3Drafter(DSparkDrafter):
             else:
                 drafted.append(keys_values)
             query = self.layer.self_attn.queries(pair, rotary)
-            hidden = self.layer.finish(hidden, self.layer.self_attn.attend(query, *context, visible, drafted))
+            keys, values = context
+            attended = self.layer.self_attn.attend(query, keys, values, visible, drafted)
+            hidden = self.layer.finish(hidden, attended)
             outputs.append(hidden)
         return torch.stack(outputs, dim=2)
 

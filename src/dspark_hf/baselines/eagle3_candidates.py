@@ -33,7 +33,8 @@ class Eagle3CandidateGenerator(DSparkCandidateGenerator):
         draft_to_target = drafter.draft_to_target() if plain else None
         count = len(rows)
         limits, ended = [slots] * count, [False] * count
-        tokens, scores = [], []
+        tokens: list[torch.Tensor] = []
+        scores: list[tuple[torch.Tensor, torch.Tensor]] = []
         for slot in range(slots):
             if slot:
                 drafter.extend_chain(chain, tokens[-1])

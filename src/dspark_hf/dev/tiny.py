@@ -148,6 +148,7 @@ def tiny_drafter(target: PreTrainedModel, *, seed: int = 1, bigram: bool = True,
 
 def _teach_bigram(drafter: DSparkDrafter, target: PreTrainedModel) -> None:
     """Markov head = the target without its layers: embedding, final norm, head."""
+    assert drafter.markov_head is not None
     text = target.config.get_text_config()
     embedded = target.get_input_embeddings()(torch.arange(text.vocab_size))
     final_norm = next(module for name, module in target.named_modules() if re.search(r"(^|model)\.norm$", name))

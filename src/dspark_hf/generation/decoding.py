@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from .processors import ScorePlan
 from .request import GenerationRequest
 from .stats import GenerationStats
 from .stopping import StopRule
-from .target import SingleRow
+from .target import SingleRow, Target
 
 
 logger = logging.get_logger(__name__)
@@ -81,14 +82,13 @@ def _decode_rows(request: GenerationRequest, plan: ScorePlan, stats: GenerationS
     together = request.attention_implementation in MASKED_ATTENTION and "position_ids" in request.model_kwargs
     layer_types = ragged_layer_types(text) if together else None
     cache = request.cache if batch == 1 else None
+    groups: list[tuple[list[int], Callable[[], Target]]]
     if batch == 1:
         groups = [([0], lambda: SingleRow(request, [0], request.cache))]
     elif layer_types is not None:
         groups = [(list(range(batch)), lambda: RaggedRows(request, list(range(batch)), layer_types))]
     else:
-        groups = [
-            ([row], lambda row=row: SingleRow(request, [row], DynamicCache(config=text))) for row in range(batch)
-        ]
+        groups = [([row], partial(SingleRow, request, [row], DynamicCache(config=text))) for row in range(batch)]
     for origins, build in groups:
         loop = DecodeLoop(request, target := build(), origins, **parts)
         try:

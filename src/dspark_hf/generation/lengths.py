@@ -7,6 +7,8 @@ Chooses the calibration of the call's sampling regime and asks the policy; decid
 
 from __future__ import annotations
 
+import torch
+
 from dspark_hf.calibration import Calibration, find_calibration, quantization_name
 from dspark_hf.scheduling import DecodingPolicy
 
@@ -36,8 +38,8 @@ class VerificationLengths:
             drafter.cost_curve,
             num_slots=self.num_slots,
             sampling=request.do_sample,
-            temperatures=_first(calibration and calibration.temperatures, self.num_slots),
-            biases=_first(calibration and calibration.biases, self.num_slots),
+            temperatures=_first(None if calibration is None else calibration.temperatures, self.num_slots),
+            biases=_first(None if calibration is None else calibration.biases, self.num_slots),
             layout="ragged" if num_rows == 1 else "padded",
         )
 
@@ -54,8 +56,7 @@ class VerificationLengths:
         confidence_RK, missing = draft.confidence_RK, self.num_slots - draft.tokens_RK.shape[1]
         if confidence_RK is not None and missing > 0:
             # slots that were not drafted survive with probability 0
-            confidence_RK = confidence_RK.new_full((len(rows), self.num_slots), float("-inf"))
-            confidence_RK[:, : -missing or None] = draft.confidence_RK
+            confidence_RK = torch.nn.functional.pad(confidence_RK, (0, missing), value=float("-inf"))
         if len(rows) == 1:
             logits = None if confidence_RK is None else confidence_RK[0].tolist()
             return [self.policy.length_of_one(logits, rows.origins[0], context=_context(rows))]

@@ -49,7 +49,7 @@ class Rollback:
         """Called before a forward over `width` tokens, the first of which is certain."""
         self._snapshots = [_snapshot(layer) for layer in self.copied] if width > 1 else []
 
-    def after(self, width: int, kept: int, replay: Callable[[int], None]) -> None:
+    def after(self, width: int, kept: int, replay: Callable[[int], object]) -> None:
         """
         Leaves the first `kept` of the `width` tokens in the cache.
 

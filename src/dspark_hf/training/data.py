@@ -142,11 +142,11 @@ def _messages_of(record: Mapping[str, Any], system_prompt: str | None) -> tuple[
         return [], "without messages, conversations, turns or prompt"
     if not entries:
         return [], "empty conversation"
-    messages = []
+    messages: list[dict[str, str]] = []
     for entry in entries:
         if not isinstance(entry, Mapping):
             return [], "message that is no mapping"
-        role = entry.get("role", entry.get("from"))
+        role = str(entry.get("role", entry.get("from")))
         content = _text(entry.get("content", entry.get("value")))
         if content is None:
             return [], "content that is not text"

@@ -122,6 +122,7 @@ def dspark_loss(
     teacher_TD: torch.Tensor | None = None,
     teacher_NK: torch.Tensor | None = None,
     teacher_head: TeacherHead | None = None,
+    outside_T: torch.Tensor | None = None,
     weights: LossWeights | None = None,
     denominators: Denominators | None = None,
     backend: str = "chunked",
@@ -137,6 +138,8 @@ def dspark_loss(
         teacher_TD (`torch.Tensor`, *optional*): `[T, D]` post-norm last hidden states of the target.
         teacher_NK (`torch.Tensor`, *optional*): `[N, K]` int64, which of them predicts the slot's token.
         teacher_head ([`TeacherHead`], *optional*): the target's head.
+        outside_T (`torch.Tensor`, *optional*): `[T]` logits of all tokens outside a pruned draft vocabulary; the fused backends
+            then read U rows of the target's head instead of V (see `covered_teacher.py`).
         weights ([`LossWeights`], *optional*): the paper's by default.
         denominators ([`Denominators`], *optional*): of the whole optimizer step; this batch's own by default.
         backend (`str`): `"eager"` (oracle), `"chunked"`, or `"triton"` (an error where it cannot run).
@@ -171,9 +174,12 @@ def dspark_loss(
     hidden_MD, latent_Mr, embedding_Mr = (_rows(part, chosen_M) for part in (hidden_NKD, latents_NKr, embeddings_NKr))
     labels_M = _labels(weights.ce_labels, labels_NK.flatten()[chosen_M], teacher_MD, teacher_head, chunk)
 
+    outside_M = None
+    if outside_T is not None and teacher_MD is not None:
+        outside_M = outside_T.index_select(0, teacher_NK.flatten()[chosen_M])
     terms = _distribution_terms if backend == "eager" else _fused_terms
     weighted, ce_M, l1_M, kl_M = terms(
-        drafter, hidden_MD, latent_Mr, teacher_MD, teacher_head, labels_M, weights, per_slot, chunk, backend
+        drafter, hidden_MD, latent_Mr, teacher_MD, teacher_head, labels_M, weights, per_slot, chunk, backend, outside_M
     )
     accept_M = (1 - l1_M / 2).clamp(0, 1)
     loss = weighted
@@ -265,7 +271,7 @@ def _draft_labels(labels_M: torch.Tensor, mapped_U: torch.Tensor | None, vocab_s
     return table_V[labels_M]
 
 
-def _distribution_terms(drafter, hidden, latent, teacher, head, labels, weights, per_slot, chunk, backend):
+def _distribution_terms(drafter, hidden, latent, teacher, head, labels, weights, per_slot, chunk, backend, outside):
     """Oracle: `(weighted sum, ce [M], l1 [M], kl [M])` from full logits by autograd."""
     logits_MU = drafter.base_logits(hidden)
     if latent is not None:
@@ -286,7 +292,7 @@ def _distribution_terms(drafter, hidden, latent, teacher, head, labels, weights,
     return weighted, ce, l1, kl
 
 
-def _fused_terms(drafter, hidden, latent, teacher, head, labels, weights, per_slot, chunk, backend):
+def _fused_terms(drafter, hidden, latent, teacher, head, labels, weights, per_slot, chunk, backend, outside):
     """As `_distribution_terms`, through the fused operation; never more than `chunk` rows of logits."""
     if backend == "triton" and ops.backend(hidden) != "triton":
         raise ValueError("The triton loss backend needs a CUDA or ROCm device and Triton; use 'chunked' here.")
@@ -298,19 +304,25 @@ def _fused_terms(drafter, hidden, latent, teacher, head, labels, weights, per_sl
         teacher_weight, softcap, known = head.weight_VD, head.softcap, True
     w2 = None if drafter.markov_head is None else drafter.markov_head.markov_w2.weight
     mapped = drafter.draft_to_target()
+    states, places = teacher, mapped
+    if outside is not None and mapped is not None and softcap is None:
+        from .covered_teacher import covered_head, with_outside
+
+        states, teacher_weight = with_outside(teacher, outside, head.weight_VD.dtype), covered_head(head, mapped)
+        labels, places = _draft_labels(labels, mapped, drafter.config.vocab_size), torch.arange(len(mapped), device=mapped.device)
     # the expected length is no sum over slots, so its gradient cannot be formed in the forward pass
     ahead = {} if weights.tau else {"ce_weight": weights.ce * per_slot, "l1_weight": weights.l1 * per_slot}
     result = ops.linear_loss(
         hidden,
         latent,
-        teacher,
+        states,
         drafter.lm_head.weight,
         w2,
         teacher_weight,
         labels,
         softcap=drafter.config.final_logit_softcapping,
         teacher_softcap=softcap,
-        draft_to_target=mapped,
+        draft_to_target=places,
         chunk=chunk,
         **ahead,
     )

@@ -192,12 +192,13 @@ def flatten_first_logits(drafter: DSparkDrafter) -> None:
     the first hundred steps went into undoing it.
     """
     length = drafter.lm_head.weight.float().norm(dim=1).median().item()
+    assert drafter.norm.weight is not None
     drafter.norm.weight.fill_(min(1.0, 1.0 / max(length, 1e-6)))
 
 
 def draft_vocabulary(counts: Counter[int], config: DSparkConfig) -> list[int]:
     """The U target ids the drafter may propose, ascending: those that end a turn, then the most frequent, then the lowest."""
-    size = config.draft_vocab_size
+    size = config.output_vocab_size
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     chosen = [token for token in ends if token is not None]
     chosen += [token for token, _ in counts.most_common(size) if token not in set(chosen)]
@@ -217,7 +218,8 @@ def choose_mask_token(
     Preferred are ids beyond the tokenizer's vocabulary, then special tokens, then the rarest token.
     """
     counts = Counter() if counts is None else counts
-    norms_V = embedding.weight.detach().float().norm(dim=-1)
+    weight_VD = embedding.get_parameter("weight").detach()
+    norms_V = weight_VD.float().norm(dim=-1)
     usable = (norms_V > 0.1 * norms_V.median()).tolist()
     busy = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
     ordinary = set(tokenizer.get_vocab().values())

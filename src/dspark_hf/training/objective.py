@@ -54,6 +54,7 @@ class DraftObjective(nn.Module):
         contexts: Sequence[torch.Tensor],
         teacher_TD: torch.Tensor | None,
         denominators: Denominators | None = None,
+        outside_T: torch.Tensor | None = None,
     ) -> DSparkLoss:
         """Loss of a micro-batch.
 
@@ -63,6 +64,7 @@ class DraftObjective(nn.Module):
             teacher_TD (`torch.Tensor`, *optional*): `[T, target_hidden]` post-norm last hidden states at the supervised
                 positions of all rows.
             denominators ([`Denominators`], *optional*): of the whole optimizer step.
+            outside_T (`torch.Tensor`, *optional*): `[T]` logits of all tokens outside a pruned draft vocabulary.
         """
         slots = [self.pack_hidden(pack, [contexts[row] for row in pack.rows]) for pack in batch.packs]
         return dspark_loss(
@@ -73,6 +75,7 @@ class DraftObjective(nn.Module):
             batch.valid_NK,
             teacher_TD=teacher_TD,
             teacher_NK=batch.teacher_NK,
+            outside_T=outside_T,
             teacher_head=self.teacher_head,
             weights=self.weights,
             denominators=denominators,

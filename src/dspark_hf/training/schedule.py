@@ -46,7 +46,7 @@ class TimeCosine:
         self.warmup = warmup
         self.floor = floor
         self.spent = 0.0
-        self.last = None
+        self.last: float | None = None
 
     def tick(self) -> float:
         """Fraction of the time that is spent; counts the time since the last tick, up to a minute."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -82,7 +83,7 @@ def train_drafter(
     recipe: Recipe,
     eval_rows: Sequence[Row] = (),
     features: FeatureSource | None = None,
-    drafter: nn.Module | None = None,
+    drafter: Any = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     on_cache_progress: Callable[[int, int], None] | None = None,
 ) -> TrainingResult:

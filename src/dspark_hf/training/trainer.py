@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,9 @@ class DSparkTrainer(Trainer):
         features = self.features.read(batch.rows)
         contexts = [each.context.to(device, torch.float32) for each in features]
         teacher_TD = torch.cat([each.teacher.to(device) for each in features])
-        return model(batch.to(device), contexts, teacher_TD, denominators)
+        outside = [each.outside.to(device) for each in features if each.outside is not None]
+        outside_T = torch.cat(outside) if outside else None
+        return model(batch.to(device), contexts, teacher_TD, denominators, outside_T)
 
     def floating_point_ops(self, inputs):
         return 0
@@ -278,7 +280,7 @@ class DSparkTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the trained weights, and their average, to a checkpoint folder."""
-        parts = {WEIGHTS: self.trained}
+        parts: dict[str, Mapping[str, torch.Tensor]] = {WEIGHTS: self.trained}
         if self.average is not None:
             parts[AVERAGE] = self.average.averages
         for name, tensors in parts.items():
