@@ -1,0 +1,105 @@
+"""The comparison runner, end to end on tiny models, and the arithmetic behind its figures."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import losslessness, paired, side_by_side, summary
+from benchmarks.paired import Record
+from benchmarks.prompts import Prompt, held_out_prompts
+from dspark_hf.dev.tiny import tiny_drafter, tiny_target
+from dspark_hf.dev.tiny_tokenizer import tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target, a drafter and two sets of prompts on disk."""
+    root = tmp_path_factory.mktemp("side_by_side")
+    target = tiny_target("qwen3")
+    target.save_pretrained(root / "target")
+    tiny_tokenizer().save_pretrained(root / "target")
+    tiny_drafter(target).save_pretrained(root / "drafter")
+    (root / "prompts").mkdir()
+    for name in ("math", "code"):
+        lines = [json.dumps({"turns": [f"{name} question {chr(97 + index)}"]}) for index in range(10)]
+        (root / "prompts" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_one_command_writes_figures_for_every_method_temperature_and_batch(folder, capsys):
+    output = folder / "results" / "report.json"
+    side_by_side.main(
+        [
+            *("--target", str(folder / "target"), "--prompts", str(folder / "prompts")),
+            *("--drafter", f"dspark={folder / 'drafter'}", "--policies", "full", "full:2", "threshold=0.5"),
+            *("--prompt-lookup", "3", "--truncated", "2", "--dtype", "float32"),
+            *("--temperatures", "0", "1", "--batches", "1", "2", "--max-new-tokens", "10", "--output", str(output)),
+        ]
+    )
+    report = json.loads(output.read_text())
+    entries = {(e["method"], e["temperature"], e["batch"], e["suite"]): e for e in report["summary"]}
+    methods = {"plain", "prompt lookup 3", "assisted, first 2 layers"}
+    drafted = {f"dspark {policy}" for policy in ("full", "full:2", "threshold=0.5")}
+    assert {key[0] for key in entries if key[2] == 1} == methods | drafted
+    assert {key[0] for key in entries if key[2] == 2} == {"plain"} | drafted
+    assert {key[3] for key in entries} == {"all", "math", "code"}
+    full = entries["dspark full", 0.0, 1, "all"]
+    assert full["groups"] == 4
+    assert 1 <= full["accepted_length"] <= 6
+    assert full["ratio_interval"][0] <= full["ratio_to_plain"] <= full["ratio_interval"][1]
+    assert len(full["acceptance_by_slot"]) == 5
+    assert len(entries["dspark full:2", 0.0, 1, "all"]["acceptance_by_slot"]) == 2
+    for compared in report["greedy_text_against_plain"]:
+        assert compared["identical"] == 4, compared
+        assert compared["near_ties"] == compared["mismatches"] == 0
+    assert "| dspark full |" in output.with_suffix(".md").read_text()
+    assert output.with_suffix(".png").stat().st_size > 10_000
+    assert "accepted length" in capsys.readouterr().out
+
+
+def test_only_the_last_part_of_every_file_is_asked(folder):
+    found = held_out_prompts(folder / "prompts", tiny_tokenizer(), fraction=0.3, per_set=2)
+    assert [(prompt.suite, prompt.line) for prompt in found] == [("code", 7), ("code", 8), ("math", 7), ("math", 8)]
+
+
+def test_a_folder_without_prompts_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no .jsonl file"):
+        held_out_prompts(tmp_path, tiny_tokenizer())
+
+
+def test_a_ratio_is_over_pairs_and_tau_over_rounds():
+    records = [
+        Record("plain", "math", 0, 0.0, 1, 10, 2.0),
+        Record("dspark full", "math", 0, 0.0, 1, 10, 1.0, rounds=[(4, 4, 1), (4, 4, 4)]),
+        Record("plain", "math", 1, 0.0, 1, 30, 6.0),
+        Record("dspark full", "math", 1, 0.0, 1, 30, 2.0, rounds=[(4, 4, 0)]),
+    ]
+    entry = next(e for e in summary.summarize(records) if e["method"] == "dspark full" and e["suite"] == "all")
+    assert entry["ratio_to_plain"] == pytest.approx((40 / 3) / (40 / 8), rel=1e-3)
+    assert entry["accepted_length"] == pytest.approx((2 + 5 + 1) / 3, rel=1e-3)
+    assert entry["acceptance_by_slot"] == [0.6667, 0.5, 1.0, 1.0]
+    assert entry["trials_by_slot"] == [3, 2, 1, 1]
+
+
+def test_a_difference_without_a_near_tie_is_a_mismatch():
+    target = tiny_target("qwen3")
+    prompt = Prompt("math", 0, (3, 4, 5))
+    with torch.no_grad():
+        order = target(torch.tensor([prompt.ids])).logits[0, -1].argsort(descending=True).tolist()
+    groups = [[prompt]]
+
+    def counts(token):
+        records = [
+            Record("plain", "math", 0, 0.0, 1, 1, 1.0, outputs=[[order[0]]]),
+            Record("other", "math", 0, 0.0, 1, 1, 1.0, outputs=[[token]]),
+        ]
+        return losslessness.compare(target, records, groups, "other")
+
+    assert counts(order[0]).identical == 1
+    assert counts(order[-1]).mismatches == 1
+
+
+def test_groups_hold_prompts_of_one_set_and_nothing_incomplete():
+    asked = [Prompt("a", i, (1,) * (5 - i)) for i in range(5)] + [Prompt("b", 0, (1,))]
+    assert [[prompt.line for prompt in group] for group in paired.batches(asked, 2)] == [[4, 3], [2, 1]]
