@@ -24,6 +24,7 @@ from dspark_hf.models.checkpoint_dspark import (
     check_stored,
     check_target,
     head_is_embedding,
+    is_finite,
     lent_tensor,
     native_name,
 )
@@ -153,7 +154,7 @@ def _read_tensors(source: Path, config: DSparkConfig) -> dict[str, torch.Tensor]
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 tensors[native_name(name)] = opened.get_tensor(name)
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not is_finite(tensor):
             raise ValueError(f"{source}: tensor {name} holds NaN or infinity; the checkpoint is damaged or diverged")
     if config.tie_word_embeddings and "embed_tokens.weight" in tensors:
         tensors["lm_head.weight"] = tensors["embed_tokens.weight"]

@@ -149,9 +149,11 @@ class DSparkPersistence(PreTrainedModel):
                 write_adapter_calibration(folder, self.config.confidence_calibration)
             return
         tensors = dict(self.state_dict() if state_dict is None else state_dict)
-        self.config.tie_word_embeddings = head_is_embedding(tensors)
+        if all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors.values()):
+            # shards of a distributed run cannot be compared; there the flag stays as it is
+            self.config.tie_word_embeddings = head_is_embedding(tensors)
         if self.config.tie_word_embeddings:
-            del tensors["lm_head.weight"]
+            tensors.pop("lm_head.weight", None)
         # names of other projects are not written back: this is the native layout
         kwargs["save_original_format"] = False
         super().save_pretrained(save_directory, is_main_process=is_main_process, state_dict=tensors, **kwargs)
