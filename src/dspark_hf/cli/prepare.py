@@ -27,10 +27,13 @@ def prepare(
 ) -> None:
     """Let the target of RECIPE answer its prompts: the training rows, token by token as it wrote them."""
     from dspark_hf.hub.push import push_dataset
+    from dspark_hf.pipeline.publish import check_destination
     from dspark_hf.pipeline.run import run_pipeline
     from dspark_hf.training.recipe import load_recipe
 
     settings = load_recipe(recipe, overrides)
+    if push is not None:
+        check_destination(settings, push)
     reporter = ScreenReporter(quiet=quiet)
     folder = run_dir or default_run_dir(recipe)
     result = run_pipeline(settings, folder, until="prepare", reporter=reporter, command=typed_command())["prepare"]
