@@ -24,9 +24,10 @@ import transformers
 
 from dspark_hf.models import DSparkConfig, DSparkDrafter
 from dspark_hf.training.batches import lay_out
-from dspark_hf.training.losses import LossWeights, TeacherHead
+from dspark_hf.training.losses import LossWeights
 from dspark_hf.training.objective import DraftObjective
 from dspark_hf.training.rows import Row
+from dspark_hf.training.teacher import TeacherHead
 
 
 SIZES = {

@@ -57,6 +57,20 @@ def test_cached_features_equal_online_ones_to_their_rounding(source, tmp_path, d
         assert stored.context.dtype != torch.float16
 
 
+def test_a_cache_for_a_pruned_drafter_keeps_the_mass_outside_and_belongs_to_its_vocabulary(tmp_path):
+    target, ids = tiny_target(), torch.arange(0, 64, 3)
+    source = TargetFeatures(target, [0, 2], vocabulary_U=ids)
+    cache = FeatureCache(tmp_path, source, ROWS, dtype="float32")
+    for row, each in zip(ROWS, cache.read(ROWS), strict=True):
+        logits = target(input_ids=torch.tensor([row.token_ids])).logits[0, len(row.prompt_ids) : -1]
+        probabilities = logits.softmax(-1)
+        expected = 1 - probabilities[:, ids].sum(-1)
+        found = (each.outside - logits.logsumexp(-1)).exp()
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="was made with draft_vocabulary="):
+        FeatureCache(tmp_path, TargetFeatures(target, [0, 2], vocabulary_U=ids + 1), ROWS, dtype="float32")
+
+
 def test_float8_keeps_each_token_to_three_bits_of_mantissa():
     values = torch.tensor([[1e4, -3.0, 1e4 / 448], [1e-3, 5e-4, -1e-3]])
     restored = from_float8(*to_float8(values))

@@ -10,9 +10,10 @@ from dspark_hf import DSparkDrafter
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.training.anchors import slot_weights
 from dspark_hf.training.batches import lay_out
-from dspark_hf.training.losses import Denominators, LossWeights, TeacherHead, dspark_loss
+from dspark_hf.training.losses import Denominators, LossWeights, dspark_loss
 from dspark_hf.training.objective import DraftObjective
 from dspark_hf.training.rows import Row
+from dspark_hf.training.teacher import TeacherHead, outside_logits
 
 
 FOLDERS = [f"{family}-{head}" for family in ("qwen3", "gemma4") for head in ("vanilla", "gated", "rnn", "none")]
@@ -126,6 +127,31 @@ def test_chunked_equals_the_oracle_for_every_option(weights, overrides):
     assert set(one_grads) == set(two_grads)
     for name, value in one_grads.items():
         torch.testing.assert_close(two_grads[name], value, atol=2e-5, rtol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("weights", OPTIONS, ids=str)
+def test_a_pruned_loss_with_the_mass_outside_at_hand_equals_the_oracle(weights):
+    drafter, blocks = random_blocks(**PRUNED)
+    ids = torch.arange(0, 64)[::2][:24]
+    drafter.set_draft_vocabulary(ids)
+    one, one_grads = gradients_of(drafter, blocks, weights=weights, backend="eager")
+    outside = outside_logits(blocks["teacher_head"], blocks["teacher_TD"], ids, chunk=7)
+    two, two_grads = gradients_of(drafter, blocks | {"outside_T": outside}, weights=weights, chunk=5)
+    for name, value in one._asdict().items():
+        torch.testing.assert_close(two._asdict()[name], value, atol=2e-5, rtol=2e-5, msg=name)
+    for name, value in one_grads.items():
+        torch.testing.assert_close(two_grads[name], value, atol=2e-5, rtol=2e-5, msg=name)
+
+
+def test_the_mass_outside_survives_a_half_precision_head():
+    drafter, blocks = random_blocks(**PRUNED)
+    ids = torch.arange(24)
+    drafter.set_draft_vocabulary(ids)
+    half = TeacherHead(blocks["teacher_head"].weight_VD.to(torch.bfloat16))
+    outside = outside_logits(half, blocks["teacher_TD"], ids, chunk=64)
+    exact = dspark_loss(drafter, **(blocks | {"teacher_head": half}), backend="eager")
+    fast = dspark_loss(drafter, **(blocks | {"teacher_head": half, "outside_T": outside}))
+    torch.testing.assert_close(fast.accept_K, exact.accept_K, atol=0.03, rtol=0)
 
 
 def test_acceptance_of_a_pruned_drafter_counts_the_mass_it_cannot_reach():

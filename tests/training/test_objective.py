@@ -6,9 +6,10 @@ import torch
 
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.training.batches import lay_out
-from dspark_hf.training.losses import LossWeights, TeacherHead
+from dspark_hf.training.losses import LossWeights
 from dspark_hf.training.objective import DraftObjective
 from dspark_hf.training.rows import Row
+from dspark_hf.training.teacher import TeacherHead
 
 
 LAYOUTS = [{}, {"sample_from_anchor": False}, {"markov_head_type": "rnn"}]

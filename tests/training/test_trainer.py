@@ -270,6 +270,18 @@ def test_cached_features_give_the_same_gradients_as_online_ones(gradients, tmp_p
     assert_equal_gradients(online, rounded, 0.05 * scale)
 
 
+def test_a_pruned_drafter_learns_the_same_from_the_cache_as_online(gradients, tmp_path):
+    target = tiny_target("qwen3")
+    for kind in ("online", "cache"):
+        recipe = recipe_of(max_steps=1)
+        recipe.data.features, recipe.data.cache_dtype = kind, "float32"
+        drafter = frozen(tiny_drafter(target, bigram=False, draft_vocab_size=20))
+        drafter.set_draft_vocabulary(torch.arange(4, 64, 3))
+        run(tmp_path / kind, recipe=recipe, target=target, drafter=drafter)
+    online, cached = gradients.steps
+    assert_equal_gradients(online, cached, 1e-5 * max(value.abs().max().item() for value in online.values()))
+
+
 def test_cross_entropy_alone_trains_and_leaves_the_confidence_head_out(tmp_path):
     result = run(tmp_path, l1_weight=0.0, confidence_weight=0.0, ce_weight=1.0)
     assert not any("confidence_head" in name for name in weights_of(result))

@@ -62,14 +62,16 @@ class CacheEstimate:
         return f"{self.tokens} tokens, {self.size_bytes / 1e9:.2f} GB of {self.free_bytes / 1e9:.1f} GB free{duration}"
 
 
-def row_bytes(row: Row, *, features: int, width: int, dtype: str) -> int:
-    """Bytes a cached row takes: `features * width` numbers a context token, `width` (16 bit or more) a supervised one."""
+def row_bytes(row: Row, *, features: int, width: int, dtype: str, pruned: bool = False) -> int:
+    """Bytes a cached row takes: `features * width` numbers a context token, `width` (16 bit or more) a supervised one.
+
+    `pruned` adds the float32 number a supervised position that a pruned draft vocabulary needs.
+    """
     context = max(len(row.token_ids) - 1, 0)
     wide = 4 if dtype == "float32" else 2
     scale = 4 if dtype == "float8_e4m3" else 0
-    return (
-        context * (features * width * DTYPES[dtype].itemsize + scale)
-        + max(len(row.completion_ids) - 1, 0) * width * wide
+    return context * (features * width * DTYPES[dtype].itemsize + scale) + max(len(row.completion_ids) - 1, 0) * (
+        width * wide + 4 * pruned
     )
 
 
@@ -117,8 +119,10 @@ class FeatureCache:
         self.dtype = dtype
         self.limit_bytes = None if limit_gb is None else int(limit_gb * 1e9)
         self.rows = list(rows)
+        self.pruned = source.vocabulary_U is not None
         self._sizes = [
-            row_bytes(row, features=len(source.layer_ids), width=source.width, dtype=dtype) for row in self.rows
+            row_bytes(row, features=len(source.layer_ids), width=source.width, dtype=dtype, pruned=self.pruned)
+            for row in self.rows
         ]
         self.shard_rows = _assign(self._sizes, shard_mb * 10**6)
         self._place = {self.rows[i].id: (shard, i) for shard, members in enumerate(self.shard_rows) for i in members}
@@ -133,6 +137,7 @@ class FeatureCache:
             "dtype": self.dtype,
             "shard_mb": shard_mb,
             "rows": fingerprint(self.rows),
+            "draft_vocabulary": _digest(self.source.vocabulary_U),
         }
         path = self.folder / "manifest.json"
         if not path.is_file():
@@ -208,7 +213,8 @@ class FeatureCache:
         context = file.get_tensor(f"{index}.context")
         if self.dtype == "float8_e4m3":
             context = from_float8(context, file.get_tensor(f"{index}.scale"))
-        return RowFeatures(context=context, teacher=teacher)
+        outside = file.get_tensor(f"{index}.outside") if self.pruned else None
+        return RowFeatures(context=context, teacher=teacher, outside=outside)
 
     def _shard(self, shard: int) -> Any:
         """The opened shard, most recently used last."""
@@ -234,6 +240,8 @@ class FeatureCache:
                 context, tensors[f"{index}.scale"] = to_float8(context)
             tensors[f"{index}.context"] = context.to(DTYPES[self.dtype]).contiguous()
             tensors[f"{index}.teacher"] = each.teacher.cpu().to(wide).contiguous()
+            if each.outside is not None:
+                tensors[f"{index}.outside"] = each.outside.cpu().contiguous()
         path = self._path(shard)
         part = path.with_suffix(".part")
         save_file(tensors, part)
@@ -292,6 +300,11 @@ def _assign(sizes: Sequence[int], shard_bytes: int) -> list[list[int]]:
         shards[-1].append(index)
         filled += size
     return shards
+
+
+def _digest(ids: torch.Tensor | None) -> str | None:
+    """Digest (16 hex digits) of a draft vocabulary."""
+    return None if ids is None else hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def _sha256(path: Path) -> str:

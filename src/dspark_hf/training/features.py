@@ -19,8 +19,11 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel
 
-from .losses import TeacherHead
 from .rows import Row
+from .teacher import TeacherHead, outside_logits
+
+
+OUTSIDE_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,12 @@ class RowFeatures:
     Attributes:
         context: `[L - 1, F * D]`, outputs of the feature layers for all tokens but the last, layers concatenated in order.
         teacher: `[C - 1, D]`, post-norm last hidden states at the positions that predict answer tokens 2 .. C.
+        outside: `[C - 1]` float32, logit of all tokens outside a pruned draft vocabulary, if the source was given one.
     """
 
     context: torch.Tensor
     teacher: torch.Tensor
+    outside: torch.Tensor | None = None
 
 
 class FeatureSource(Protocol):
@@ -49,9 +54,18 @@ class TargetFeatures:
         target (`PreTrainedModel`): any causal language model whose decoder returns hidden states.
         layer_ids (`list[int]`): layers whose outputs are read; -1 is the embedding output.
         max_tokens (`int`): padded tokens of one forward pass.
+        vocabulary_U (`torch.Tensor`, *optional*): `[U]` target ids of a pruned draft vocabulary. Then the head runs once over
+            the supervised positions, a few at a time, for `RowFeatures.outside`; worth it where features are kept.
     """
 
-    def __init__(self, target: PreTrainedModel, layer_ids: Sequence[int], *, max_tokens: int = 8192):
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        layer_ids: Sequence[int],
+        *,
+        max_tokens: int = 8192,
+        vocabulary_U: torch.Tensor | None = None,
+    ):
         layers = target.config.get_text_config().num_hidden_layers
         wrong = [layer for layer in layer_ids if not -1 <= layer < layers - 1]
         if wrong or not layer_ids:
@@ -63,6 +77,7 @@ class TargetFeatures:
         self.layer_ids = list(layer_ids)
         self.max_tokens = max_tokens
         self.decoder = target.get_decoder()
+        self.vocabulary_U = None if vocabulary_U is None else vocabulary_U.to(target.device)
 
     @property
     def width(self) -> int:
@@ -112,14 +127,19 @@ class TargetFeatures:
             context = torch.cat([layer[index, :length] for layer in layers], dim=-1)
             # a copy, so that a kept row does not hold the whole padded batch
             teacher = last[index, len(row.prompt_ids) : length].clone()
-            features.append(check_finite(RowFeatures(context=context, teacher=teacher), row.id))
+            features.append(check_finite(RowFeatures(context, teacher, self._outside(teacher)), row.id))
         return features
+
+    def _outside(self, teacher: torch.Tensor) -> torch.Tensor | None:
+        if self.vocabulary_U is None:
+            return None
+        return outside_logits(teacher_head_of(self.target), teacher, self.vocabulary_U, chunk=OUTSIDE_CHUNK)
 
 
 def check_finite(features: RowFeatures, name: str) -> RowFeatures:
     """The features, or a `ValueError` that names the row."""
     for part, values in features.__dict__.items():
-        if not torch.isfinite(values.float().sum()):
+        if values is not None and not torch.isfinite(values.float().sum()):
             raise ValueError(f"Row {name!r}: the target's {part} features hold NaN or infinity.")
     return features
 

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from dspark_hf import ops
 
 from .anchors import slot_weights
+from .teacher import TeacherHead, covered_head, with_outside
 
 
 BACKENDS = ("eager", "chunked", "triton")
@@ -62,19 +63,6 @@ class LossWeights:
     def needs_teacher(self) -> bool:
         """Whether any term asks for the target's distribution; the mere presence of a confidence head does not."""
         return bool(self.l1 or self.confidence or self.kl or self.tau) or self.ce_labels != "data"
-
-
-@dataclass(frozen=True)
-class TeacherHead:
-    """The target's output head, frozen: logits = softcap(last_hidden @ weight.T)."""
-
-    weight_VD: torch.Tensor
-    softcap: float | None = None
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Post-norm last hidden states `[..., D]` -> fp32 logits `[..., V]`."""
-        logits = torch.nn.functional.linear(hidden.to(self.weight_VD.dtype), self.weight_VD.detach()).float()
-        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
 
 @dataclass(frozen=True)
@@ -139,7 +127,7 @@ def dspark_loss(
         teacher_NK (`torch.Tensor`, *optional*): `[N, K]` int64, which of them predicts the slot's token.
         teacher_head ([`TeacherHead`], *optional*): the target's head.
         outside_T (`torch.Tensor`, *optional*): `[T]` logits of all tokens outside a pruned draft vocabulary; the fused backends
-            then read U rows of the target's head instead of V (see `covered_teacher.py`).
+            then read U rows of the target's head instead of V (see `teacher.py`).
         weights ([`LossWeights`], *optional*): the paper's by default.
         denominators ([`Denominators`], *optional*): of the whole optimizer step; this batch's own by default.
         backend (`str`): `"eager"` (oracle), `"chunked"`, or `"triton"` (an error where it cannot run).
@@ -306,10 +294,11 @@ def _fused_terms(drafter, hidden, latent, teacher, head, labels, weights, per_sl
     mapped = drafter.draft_to_target()
     states, places = teacher, mapped
     if outside is not None and mapped is not None and softcap is None:
-        from .covered_teacher import covered_head, with_outside
-
         states, teacher_weight = with_outside(teacher, outside, head.weight_VD.dtype), covered_head(head, mapped)
-        labels, places = _draft_labels(labels, mapped, drafter.config.vocab_size), torch.arange(len(mapped), device=mapped.device)
+        labels, places = (
+            _draft_labels(labels, mapped, drafter.config.vocab_size),
+            torch.arange(len(mapped), device=mapped.device),
+        )
     # the expected length is no sum over slots, so its gradient cannot be formed in the forward pass
     ahead = {} if weights.tau else {"ce_weight": weights.ce * per_slot, "l1_weight": weights.l1 * per_slot}
     result = ops.linear_loss(

@@ -17,7 +17,8 @@ from torch import nn
 
 from .attention_mask import dense_mask, flex_mask
 from .batches import Pack, TrainingBatch
-from .losses import Denominators, DSparkLoss, LossWeights, TeacherHead, dspark_loss
+from .losses import Denominators, DSparkLoss, LossWeights, dspark_loss
+from .teacher import TeacherHead
 
 
 class DraftObjective(nn.Module):

@@ -143,7 +143,7 @@ def train_drafter(
     if (output / FINISHED).is_file():
         return _finished(objective, output, train)
 
-    features = features if features is not None else feature_source(target, config, rows, eval_rows, output, recipe)
+    features = features if features is not None else feature_source(target, plain, rows, eval_rows, output, recipe)
     if isinstance(features, FeatureCache):
         features.build(on_cache_progress)
     arguments.max_steps = total_steps(rows, train, arguments.world_size)
@@ -208,10 +208,26 @@ def start_drafter(target, tokenizer, rows: Sequence[Row], recipe: Recipe) -> nn.
     return add_adapter(drafter, rank=section.lora_rank, alpha=section.lora_alpha, seed=recipe.train.seed)
 
 
-def feature_source(target, config, rows, eval_rows, output: Path, recipe: Recipe) -> FeatureSource:
-    """What `data.features` asks for: the target itself, or a cache beside the checkpoints."""
-    online = TargetFeatures(target, config.target_layer_ids, max_tokens=max(recipe.train.max_tokens, 2048))
-    data = recipe.data
+def feature_source(
+    target: PreTrainedModel,
+    drafter: DSparkDrafter,
+    rows: list[Row],
+    eval_rows: list[Row],
+    output: Path,
+    recipe: Recipe,
+) -> FeatureSource:
+    """What `data.features` asks for: the target itself, or a cache beside the checkpoints.
+
+    A cache for a pruned drafter also keeps what the loss needs to leave the rest of the target's head alone.
+    """
+    data, train = recipe.data, recipe.train
+    kept = data.features == "cache" and train.loss_backend != "eager" and loss_weights_of(train).needs_teacher
+    online = TargetFeatures(
+        target,
+        drafter.config.target_layer_ids,
+        max_tokens=max(train.max_tokens, 2048),
+        vocabulary_U=drafter.draft_to_target() if kept and teacher_head_of(target).softcap is None else None,
+    )
     if data.features == "online":
         return online
     return FeatureCache(
