@@ -25,7 +25,7 @@ types: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu
-	$(BIN)/python benchmarks/kernels.py --output benchmarks/results/h200.json
+	$(BIN)/python benchmarks/kernel_counts.py --output benchmarks/results/h200.json
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py $(ARGS)

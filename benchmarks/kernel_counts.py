@@ -1,7 +1,7 @@
 """Bytes, launches and (on a GPU) times of the kernels of one round, beside the roofline of an H200.
 
-    python benchmarks/kernels.py --count --output benchmarks/results/kernel_counts.json    # any machine
-    python benchmarks/kernels.py --output benchmarks/results/h200.json                     # needs a GPU
+    python benchmarks/kernel_counts.py --count --output benchmarks/results/kernel_counts.json    # any machine
+    python benchmarks/kernel_counts.py --output benchmarks/results/h200.json                     # needs a GPU
 
 Sizes are those of a Qwen3-4B drafter. Bytes are the fewest that must move: every input once, every output once. Launches
 are counted while a small round runs, in Triton's interpreter where there is no GPU; they do not depend on sizes.
@@ -166,7 +166,7 @@ def roofline_microseconds(part: dict[str, float]) -> float:
 def count_report() -> dict:
     fused, plain = count_launches("triton"), count_launches("torch")
     report = {
-        "command": "python benchmarks/kernels.py --count",
+        "command": "python benchmarks/kernel_counts.py --count",
         "sizes": {"vocabulary": VOCABULARY, "hidden": HIDDEN, "rank": RANK, "slots": SLOTS, "dtype": "bfloat16"},
         "roofline": {"bytes_per_second": H200_BYTES_PER_SECOND, "flops": H200_FLOPS},
         "launches": {"triton": fused, "torch": plain},
@@ -207,7 +207,7 @@ def copy_rate() -> float:
 def gpu_report() -> dict:
     rate = copy_rate()
     report = {
-        "command": "python benchmarks/kernels.py",
+        "command": "python benchmarks/kernel_counts.py",
         "device": torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "copy_gigabytes_per_second": rate / 1e9,
