@@ -98,6 +98,10 @@ def build_toy_target(
     Returns:
         `Path`: for `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`.
     """
+    if "Muon" not in dir(torch.optim):
+        raise ImportError(
+            f"The toy target is trained with Muon, which torch has since 2.9; this is torch {torch.__version__}."
+        )
     settings = ToySettings() if settings is None else settings
     cache = Path(HF_HOME) / "dspark_hf" / "toy" if cache is None else Path(cache)
     folder = cache / settings.folder_name()

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 
 import torch
+import transformers
 from huggingface_hub.constants import HF_HOME
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils.logging import get_logger
@@ -22,6 +23,8 @@ from transformers.utils.logging import get_logger
 logger = get_logger(__name__)
 
 PACKAGE = "package:"
+# transformers 5.24 and later
+HAS_GGUF_CONFIG = "GgufConfig" in dir(transformers)
 
 
 def folder_of_gguf(source: str, *, cache: str | Path | None = None) -> Path:
@@ -132,9 +135,11 @@ def _check_magic(file: Path) -> None:
 def _convert(file: Path, folder: Path) -> None:
     _check_magic(file)
     logger.info(f"Converting {file.name} to a transformers folder, once.")
-    opened = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
+    # with the package kernels at hand the weights would stay packed, which no plain model can take over
+    plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if HAS_GGUF_CONFIG else {}
+    opened = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16, **plain)
     config = opened.config
-    del config.quantization_config
+    config.__dict__.pop("quantization_config", None)
     model = type(opened)(config).to(torch.bfloat16)
     model.load_state_dict(opened.state_dict())
     model.generation_config = opened.generation_config
