@@ -10,7 +10,6 @@ It knows nothing of files other than the row store, of features or of training.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
@@ -22,7 +21,6 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils.logging import get_logger
 
 from .data import Conversation
-from .grouped_attention import grouped_decoding
 from .rendering import Renderer, RenderingError
 from .rows import Row, RowReport, RowStore
 
@@ -269,7 +267,5 @@ def _generate(target, prompts, renderer, sampling, drafter, *, seed) -> list[lis
     assistant = {} if drafter is None else {"assistant_model": drafter}
     with torch.random.fork_rng():
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "little"))
-        # a drafter's loop sizes its own masks
-        with grouped_decoding(target) if drafter is None else contextlib.nullcontext():
-            output_BL = target.generate(ids_BL, attention_mask=mask_BL, generation_config=config, **assistant)
+        output_BL = target.generate(ids_BL, attention_mask=mask_BL, generation_config=config, **assistant)
     return output_BL[:, longest:].tolist()
