@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 import transformers
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
 
 import dspark_hf
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
@@ -55,31 +57,53 @@ def timed_forwards(*modules):
             del module.forward
 
 
+class DFlashShaped(transformers.PreTrainedModel):
+    """A drafter of our size behind the interface that transformers' DFlash loop calls."""
+
+    config_class = transformers.Qwen3Config
+
+    def __init__(self, config, inner):
+        super().__init__(config)
+        self.inner = inner
+        self.context = None
+
+    def forward(self, noise_embeds, context_hidden_states, position_ids, attention_mask=None, cache=None):
+        if int(position_ids[0, 0]) == 0:
+            self.context = DynamicCache()
+        inner, new = self.inner, context_hidden_states.shape[1]
+        hidden, context = noise_embeds, inner.project_context(context_hidden_states)
+        positions = inner.rotary_emb(position_ids[:, : new + noise_embeds.shape[1]], hidden.dtype)
+        for layer in inner.layers:
+            hidden = layer(hidden, context, positions, None, self.context)
+        return BaseModelOutput(last_hidden_state=inner.norm(hidden))
+
+
 def dflash_drafter(target):
-    """transformers' own block drafter at the size of ours."""
+    """transformers' loop drafts `block_size - 1` tokens, so its block is one longer than ours for the same five."""
+    inner = tiny_drafter(target, block_size=6, sample_from_anchor=False, target_layer_ids=[0, 2])
     text = target.config.get_text_config()
-    config = transformers.DFlashConfig(
+    config = transformers.Qwen3Config(
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
-        intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
+        target_layer_ids=[0, 2],
         block_size=6,
         mask_token_id=text.vocab_size - 1,
-        target_layer_ids=[0, 2],
     )
-    return transformers.DFlashModel(config).eval()
+    return DFlashShaped(config, inner).eval()
 
 
 def measure(target, drafter, ids, *, sampling: bool, **options) -> dict[str, float]:
     """Milliseconds per round of one loop, the prompt's round included; the median of a few calls."""
     per_round = []
-    options |= {"do_sample": sampling, "max_new_tokens": NEW_TOKENS, "top_k": 0} if sampling else {
-        "do_sample": False,
-        "max_new_tokens": NEW_TOKENS,
-    }
+    options |= (
+        {"do_sample": sampling, "max_new_tokens": NEW_TOKENS, "top_k": 0}
+        if sampling
+        else {
+            "do_sample": False,
+            "max_new_tokens": NEW_TOKENS,
+        }
+    )
     for repeat in range(REPEATS + 1):
         torch.manual_seed(repeat)
         with timed_forwards(target, drafter) as spent:

@@ -8,6 +8,7 @@ their own live in `batched.py`. Knows nothing of drafting, sampling or stopping.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ class Target(ABC):
 
     def __init__(self, request: GenerationRequest, origins: list[int], cache: Any):
         self.request = request
-        self.model = request.target
+        self.model: Any = request.target
         self.cache = cache
         self.layer_indices = [layer + 1 for layer in request.drafter.config.target_layer_ids]
         # the user's own wish for hidden states needs all of them
@@ -229,7 +230,7 @@ class SingleRow(Target):
 
     def commit(self, rows: TokenRows, width: int, kept: list[int]) -> None:
         assert self.rollback is not None
-        self.rollback.after(width, kept[0], lambda tokens: self._run(rows, tokens))
+        self.rollback.after(width, kept[0], functools.partial(self._run, rows))
 
     def cached_tokens(self) -> int:
         if not self.cache.layers or all(self.cache.is_linear):
