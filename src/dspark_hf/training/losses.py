@@ -163,7 +163,7 @@ def dspark_loss(
     labels_M = _labels(weights.ce_labels, labels_NK.flatten()[chosen_M], teacher_MD, teacher_head, chunk)
 
     outside_M = None
-    if outside_T is not None and teacher_MD is not None:
+    if outside_T is not None and teacher_MD is not None and teacher_NK is not None:
         outside_M = outside_T.index_select(0, teacher_NK.flatten()[chosen_M])
     terms = _distribution_terms if backend == "eager" else _fused_terms
     weighted, ce_M, l1_M, kl_M = terms(
