@@ -34,7 +34,8 @@ def held_out_prompts(
         raise FileNotFoundError(f'no .jsonl file in {folder}; a line must look like {{"turns": ["..."]}}')
     prompts = []
     for file in files:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # not splitlines(): JSON strings may hold U+2028 and other separators as they are
+        lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
         found = []
         for number in range(int(len(lines) * (1 - fraction)), len(lines)):
             ids = _rendered(json.loads(lines[number])["turns"][0], tokenizer)

@@ -63,6 +63,12 @@ def test_only_the_last_part_of_every_file_is_asked(folder):
     assert [(prompt.suite, prompt.line) for prompt in found] == [("code", 7), ("code", 8), ("math", 7), ("math", 8)]
 
 
+def test_a_line_ends_at_a_newline_and_at_no_other_separator(tmp_path):
+    lines = [json.dumps({"turns": [f"a{separator}b"]}, ensure_ascii=False) for separator in "\u2028\u2029\x85"]
+    (tmp_path / "chat.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert len(held_out_prompts(tmp_path, tiny_tokenizer(), fraction=1.0)) == 3
+
+
 def test_a_folder_without_prompts_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no .jsonl file"):
         held_out_prompts(tmp_path, tiny_tokenizer())

@@ -74,3 +74,10 @@ def test_the_split_is_by_conversation_and_stable_when_data_is_added():
     assert {item.id.split("#")[0] for item in train}.isdisjoint(item.id.split("#")[0] for item in held)
     again, _ = split_held_out(items[:100], 0.25)
     assert set(again) <= set(train)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_line_ends_at_a_newline_and_at_no_other_separator(separator, tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": f"a{separator}b"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert load_conversations(path)[0].user_turns == [f"a{separator}b"]

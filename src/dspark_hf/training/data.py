@@ -110,7 +110,8 @@ def _records(source: str | Path, split: str) -> Iterator[tuple[dict[str, Any], s
         if not files or not files[0].is_file():
             raise FileNotFoundError(f"No .jsonl file at {source}.")
         for file in files:
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            # not splitlines(): JSON strings may hold U+2028 and other separators as they are
+            for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
                 if line.strip():
                     yield _parse_line(line, file, number), file.stem
         return
