@@ -91,7 +91,8 @@ def last_checkpoint(folder: Path) -> Path | None:
             found = path
         except (OSError, ValueError):
             logger.warning(f"Removing {path}, which was not written to its end.")
-            shutil.rmtree(path)
+            # every rank looks, the first one removes
+            shutil.rmtree(path, ignore_errors=True)
     return found
 
 

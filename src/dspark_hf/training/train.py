@@ -40,6 +40,7 @@ logger = get_logger(__name__)
 FINISHED = "training.json"
 BEFORE = "before.json"
 UNBOUNDED = 10**9
+CACHE_SECONDS = 7 * 24 * 3600  # other ranks wait while one builds the feature cache
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,11 @@ def train_drafter(
     if (output / FINISHED).is_file():
         return _finished(objective, output, train)
 
-    features = features if features is not None else feature_source(target, plain, rows, eval_rows, output, recipe)
-    if isinstance(features, FeatureCache):
-        features.build(on_cache_progress)
+    with arguments.main_process_first(desc="features"):
+        # one process a machine builds the cache, the others find it
+        features = features if features is not None else feature_source(target, plain, rows, eval_rows, output, recipe)
+        if isinstance(features, FeatureCache):
+            features.build(on_cache_progress)
     arguments.max_steps = total_steps(rows, train, arguments.world_size)
     trainer = DSparkTrainer(
         objective,
@@ -287,6 +290,7 @@ def training_arguments(recipe: Recipe, output: Path, *, evaluate: bool) -> Train
         dataloader_pin_memory=False,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
+        ddp_timeout=CACHE_SECONDS,
         logging_steps=train.logging_steps,
         logging_nan_inf_filter=False,
         eval_strategy="steps" if evaluate and train.eval_rows else "no",
