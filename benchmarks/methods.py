@@ -70,6 +70,11 @@ def open_drafter(path: str, target: PreTrainedModel) -> Any:
     return drafter
 
 
+def takes(drafter: Any, policy: str) -> bool:
+    """Whether a policy makes sense: a serial drafter pays per token, so its drafts are always verified whole."""
+    return policy.startswith("full") or not isinstance(drafter, dspark_hf.baselines.Eagle3Drafter)
+
+
 def drafted(name: str, drafter: Any, policy: str) -> Method:
     """`policy` is a name, or `threshold=0.3`, or `full:4` for a draft of four tokens."""
     policy_name, _, tokens = policy.partition(":")

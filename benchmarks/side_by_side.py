@@ -73,7 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
     chosen += [available.prompt_lookup(tokens) for tokens in options.prompt_lookup]
     chosen += [available.truncated_assistant(target, layers) for layers in options.truncated]
     chosen += [
-        available.drafted(name, drafter, policy) for name, drafter in drafters.items() for policy in options.policies
+        available.drafted(name, drafter, policy)
+        for name, drafter in drafters.items()
+        for policy in options.policies
+        if available.takes(drafter, policy)
     ]
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
 
@@ -85,6 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         if any(policy.partition(":")[0] != "full" for policy in options.policies):
             for name, drafter in drafters.items():
+                if not available.takes(drafter, "auto"):
+                    continue
                 curve = available.measure_cost(target, drafter, batch)
                 curves[f"{name}, batch {batch}"] = {
                     "tokens": curve.tokens,

@@ -8,6 +8,7 @@ import torch
 from benchmarks import losslessness, paired, side_by_side, summary
 from benchmarks.paired import Record
 from benchmarks.prompts import Prompt, held_out_prompts
+from dspark_hf.baselines import Eagle3Drafter, eagle3_config
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
 from dspark_hf.dev.tiny_tokenizer import tiny_tokenizer
 
@@ -56,6 +57,25 @@ def test_one_command_writes_figures_for_every_method_temperature_and_batch(folde
     assert "| dspark full |" in output.with_suffix(".md").read_text()
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert "accepted length" in capsys.readouterr().out
+
+
+def test_a_serial_drafter_takes_part_with_whole_drafts_only(folder):
+    target = tiny_target("qwen3")
+    text = target.config
+    sizes = {"vocab_size": text.vocab_size, "hidden_size": text.hidden_size, "intermediate_size": 32, "head_dim": 8}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "target_layer_ids": [0, 1], "block_size": 2}
+    Eagle3Drafter(eagle3_config(**sizes, num_target_layers=text.num_hidden_layers)).save_pretrained(folder / "eagle3")
+    output = folder / "serial.json"
+    side_by_side.main(
+        [
+            *("--target", str(folder / "target"), "--prompts", str(folder / "prompts"), "--dtype", "float32"),
+            *("--drafter", f"eagle3={folder / 'eagle3'}", "--policies", "full", "auto", "--temperatures", "0"),
+            *("--per-set", "1", "--max-new-tokens", "4", "--output", str(output)),
+        ]
+    )
+    report = json.loads(output.read_text())
+    assert {entry["method"] for entry in report["summary"]} == {"plain", "eagle3 full"}
+    assert report["greedy_text_against_plain"][0]["identical"] == 2
 
 
 def test_only_the_last_part_of_every_file_is_asked(folder):
