@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging as standard_logging
+import sys
 
 import click
 import torch
@@ -64,6 +65,7 @@ def main() -> None:
         thinking=workspace.recipe.data.thinking,
         policies=["auto"],
         max_new_tokens=NEW_TOKENS,
+        progress=sys.stderr.isatty(),
     )
     show_table(
         ["T", "text identical to plain", "accepted length", "tokens/s", "plain tokens/s", "ratio"],
