@@ -19,7 +19,7 @@ def test_without_a_repo_a_hub_of_its_own_is_started():
         assert environment == dict(os.environ)
 
 
-@pytest.mark.parametrize("name", ["toy/cpu.yaml", "smollm2-135m/cpu.yaml"])
+@pytest.mark.parametrize("name", ["toy/cpu.yaml", "smollm2-135m/cpu-quick.yaml"])
 def test_recipes_are_found_in_the_repo_and_in_the_package(name, tmp_path, monkeypatch):
     assert recipe_path(name).is_file()
     monkeypatch.chdir(tmp_path)

@@ -26,7 +26,7 @@ from .loopback_hub import LoopbackHub
 
 
 REPO = "tester/dspark-demo"
-RECIPES = {False: "toy/cpu.yaml", True: "smollm2-135m/cpu.yaml"}
+RECIPES = {False: "toy/cpu.yaml", True: "smollm2-135m/cpu-quick.yaml"}
 
 
 def main() -> int:
