@@ -66,5 +66,5 @@ def _stored(buffer: torch.Tensor | None, new_RHSE: torch.Tensor, columns: Column
         buffer[:, :, columns.start : columns.width] = new_RHSE
     else:
         row_R1 = torch.arange(rows, device=new_RHSE.device)[:, None]
-        buffer[row_R1, :, columns.index_RS] = new_RHSE.transpose(1, 2)
+        buffer[row_R1, :, columns.index_RS.to(new_RHSE.device)] = new_RHSE.transpose(1, 2)
     return buffer
