@@ -30,6 +30,8 @@ def test_a_run_leaves_a_drafter_with_everything_a_repo_needs(finished_run):
         "eval_results.json",
         "training_recipe.yaml",
         "provenance.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
         "cost_curves/cost_curve.json",
         "plots/accepted_length.png",
         "plots/acceptance_by_slot.png",

@@ -323,8 +323,10 @@ def _result_line(suite: SuiteResult) -> str:
 
 
 def assemble(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
-    """Adds recipe, provenance and card, so that the folder is complete without a Hub."""
+    """Adds recipe, provenance, card and the target's tokenizer, so that the folder is complete without a Hub."""
     folder = workspace.drafter_folder
+    # pipeline("text-generation", assistant_model="user/drafter") opens a tokenizer beside the drafter
+    workspace.target.tokenizer.save_pretrained(folder)
     (folder / RECIPE_FILE).write_text(workspace.recipe.to_yaml(), encoding="utf-8")
     trained = workspace.folder.result("train")
     training = {key: trained[key] for key in ("rows", "tokens", "steps", "seconds")}
