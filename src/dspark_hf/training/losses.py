@@ -30,7 +30,7 @@ from .teacher import TeacherHead, covered_head, with_outside
 
 BACKENDS = ("eager", "chunked", "triton")
 IGNORED = -100
-CPU_LOGITS_BYTES = 64 << 20
+CPU_LOGITS_BYTES = 128 << 20
 DEVICE_LOGITS_BYTES = 1 << 30
 
 
@@ -208,7 +208,7 @@ def dspark_loss(
 
 
 def chunk_size(config, device: torch.device) -> int:
-    """Slots whose float32 logits, draft's and target's, fit a budget: 64 MiB on a CPU, 1 GiB elsewhere; 16 at least."""
+    """Slots whose float32 logits, draft's and target's, fit a budget: 128 MiB on a CPU, 1 GiB elsewhere; 16 at least."""
     budget = CPU_LOGITS_BYTES if device.type == "cpu" else DEVICE_LOGITS_BYTES
     return max(budget // (4 * (config.output_vocab_size + config.vocab_size)), 16)
 
