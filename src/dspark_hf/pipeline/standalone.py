@@ -160,7 +160,8 @@ def evaluate_drafters(
         for source, items in stages.by_source(mixed(builtin_conversations())[:48]).items()
     ]
     modes = {None: None, "on": True, "off": False, "both": [True, False]}[thinking]
-    named = {Path(name).name if len(found) == 1 else name.replace("/", "--"): item for name, item in found.items()}
+    unique = len({Path(name).name for name in found}) == len(found)
+    named = {Path(name).name if unique else name.replace("/", "--"): item for name, item in found.items()}
     comparison = compare(opened.model, opened.tokenizer, named, chosen, thinking=modes, folder=output, **options)
     if output is not None:
         comparison.save(output)
