@@ -134,6 +134,28 @@ def test_the_package_imports_without_triton_and_leaves_optional_packages_alone()
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("verb", ["env", "convert", "check", "push", "card", "generate", "train-and-push"])
+def test_every_verb_explains_itself_without_the_optional_packages(verb):
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('pyarrow', 'datasets', 'peft', 'matplotlib', 'gguf', 'accelerate'))); "
+        f"from dspark_hf.cli import main; sys.argv = ['dspark-hf', {verb!r}, '--help']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_a_verb_that_needs_an_optional_package_names_the_extra(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("target: {toy: {}}\n")
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; from dspark_hf.cli import main; "
+        f"sys.argv = ['dspark-hf', 'prepare', {str(tmp_path / 'recipe.yaml')!r}, '--run-dir', {str(tmp_path / 'run')!r}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert 'pip install "dspark-hf[train]"' in done.stderr
+
+
 @pytest.mark.parametrize("folder", ["src", "kernels"])
 def test_files_stay_readable_in_one_sitting(folder):
     lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
