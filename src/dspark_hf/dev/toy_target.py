@@ -58,7 +58,7 @@ class ToySettings:
     num_hidden_layers: int = 4
     intermediate_size: int = 768
     head_dim: int = 64
-    steps: int = 400
+    steps: int = 340
     batch_rows: int = 8
     row_tokens: int = 128
     matrix_learning_rate: float = 0.02
