@@ -6,6 +6,7 @@ It knows nothing of what is shown.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,5 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: s
     table = Table(*header, title=title, title_justify="left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    console = Console(highlight=False)
     # a pipe has no width of its own
-    console.print(table, width=None if console.is_terminal else 140)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(table)
