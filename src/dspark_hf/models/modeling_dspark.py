@@ -293,7 +293,8 @@ class DSparkDrafter(DSparkPersistence):
         Args:
             name (`str`): `"full"`, `"threshold"`, `"early_stop"`, `"lookahead"`, `"lagged_topk"`, `"optimal"` (greedy decoding
                 only) or `"auto"`.
-            knobs: `threshold` in [0, 1] for `"threshold"`; `tiers`, the verification widths to choose from.
+            knobs: `threshold` in [0, 1] for `"threshold"`: 0 verifies the whole block, 1 only what is certain; by default
+                `generation_config.assistant_confidence_threshold`, else 0.5. `tiers`, the verification widths to choose from.
 
         Raises:
             ValueError: unknown name or knob, or a knob out of range.

@@ -20,7 +20,7 @@ POLICIES: dict[str, tuple[str, ...]] = {
 
 def validated_policy(name: str, knobs: dict[str, Any]) -> dict[str, Any]:
     """
-    Returns `{"name": name, **knobs}`.
+    Returns `{"name": name, **knobs}`; a knob of `None` is left out, for its default.
 
     Raises:
         ValueError: unknown policy or knob (names the nearest), or a value out of range.
@@ -35,12 +35,10 @@ def validated_policy(name: str, knobs: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(
                 f"policy {name!r} has no knob {knob!r}{_nearest(knob, list(POLICIES[name]))}; it takes: {known}"
             )
-    if name == "threshold":
-        threshold = knobs.get("threshold")
-        if threshold is None:
-            raise ValueError("policy 'threshold' needs threshold=..., a confidence in [0, 1]")
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must be a number in [0, 1] (0 verifies the whole block), got {threshold!r}")
+    knobs = {knob: value for knob, value in knobs.items() if value is not None}
+    threshold = knobs.get("threshold", 0.0)
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 <= threshold <= 1:
+        raise ValueError(f"threshold must be a number in [0, 1] (0 verifies the whole block), got {threshold!r}")
     tiers = knobs.get("tiers")
     if tiers is not None and (not tiers or any(not isinstance(tier, int) or tier < 0 for tier in tiers)):
         raise ValueError(f"tiers must be a list of verified lengths >= 0, got {tiers!r}")
