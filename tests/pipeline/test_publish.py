@@ -11,7 +11,10 @@ from dspark_hf.hub.errors import HubError
 from dspark_hf.pipeline import run_pipeline
 from dspark_hf.pipeline.publish import check_destination, publish
 from dspark_hf.pipeline.standalone import open_pair
-from dspark_hf.training.recipe import load_recipe
+from dspark_hf.pipeline.state import RunFolder
+from dspark_hf.pipeline.workspace import Workspace
+from dspark_hf.training.recipe import build_recipe, load_recipe
+from dspark_hf.training.rows import RowStore
 
 
 def test_a_run_is_published_in_one_commit_and_loads_back(finished_run, tiny_recipe, hub):
@@ -30,10 +33,31 @@ def test_a_run_is_published_in_one_commit_and_loads_back(finished_run, tiny_reci
     assert not again.drafter.changed
 
 
-def test_a_private_recipe_makes_a_private_repo(finished_run, tiny_recipe, hub):
+@pytest.mark.parametrize("account", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "call", "expected"),
+    [(None, None, None), (True, None, True), (False, None, False), (True, False, False)],
+)
+def test_visibility_follows_the_call_then_the_recipe_then_the_account(
+    finished_run, tiny_recipe, hub, monkeypatch, account, recipe, call, expected
+):
+    monkeypatch.setattr(hub, "private_by_default", account)
     folder, *_ = finished_run
-    publish(folder / "drafter", "tester/secret", recipe=load_recipe(tiny_recipe, {"hub.private": True}))
-    assert hub.repos["tester/secret"].private
+    name = f"tester/seen-{account}-{recipe}-{call}"
+    publish(folder / "drafter", name, recipe=load_recipe(tiny_recipe, {"hub.private": recipe}), private=call)
+    assert hub.repos[name].private is (account if expected is None else expected)
+
+
+def test_no_published_row_names_a_folder_of_this_machine(finished_run):
+    *_, results = finished_run
+    rows = RowStore(results["prepare"]["folder"]).read()
+    assert {row.generator for row in rows} == {"the toy target of dspark-hf"}
+
+
+def test_a_target_in_a_folder_is_published_by_the_name_of_the_folder(tmp_path):
+    for name, expected in {str(tmp_path): tmp_path.name, "owner/name": "owner/name"}.items():
+        recipe = build_recipe({"target": {"name_or_path": name}})
+        assert Workspace(recipe=recipe, folder=RunFolder(tmp_path)).public_target == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it

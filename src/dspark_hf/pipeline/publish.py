@@ -66,7 +66,7 @@ def publish(
     """
     hub = recipe.hub
     common: dict[str, Any] = {
-        "private": True if private is None and hub.private else private,
+        "private": hub.private if private is None else private,
         "revision": hub.revision or "main",
         "create_pr": create_pr,
         "license": hub.license,

@@ -74,6 +74,7 @@ def prepare(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
 
 def _answer(workspace: Workspace, side: str, fingerprint: str, report: RowReport) -> list[Row]:
     target, data = workspace.target, workspace.recipe.data
+    revision = f"@{target.revision}" if target.revision else ""
     conversations = workspace.prompts.training if side == "training" else workspace.validation_prompts()
     start = workspace.recipe.drafter.start_from
     drafter = workspace.open_drafter(start) if start is not None and data.server is None else None
@@ -85,6 +86,7 @@ def _answer(workspace: Workspace, side: str, fingerprint: str, report: RowReport
             workspace.rows_folder(side, fingerprint),
             data=data,
             target_name=target.label,
+            generator=workspace.public_target + revision,
             drafter=drafter,
             progress=progress,
             report=report,

@@ -65,7 +65,10 @@ class Workspace:
         section = self.recipe.target
         if section.gguf is not None:
             return Path(section.gguf.removeprefix(PACKAGE)).stem
-        return section.name_or_path or "the toy target of dspark-hf"
+        if section.name_or_path is None:
+            return "the toy target of dspark-hf"
+        folder = Path(section.name_or_path).expanduser()
+        return folder.resolve().name if folder.is_dir() else section.name_or_path
 
     @property
     def drafter_folder(self) -> Path:

@@ -59,6 +59,7 @@ def prepare_rows(
     *,
     data: DataSection,
     target_name: str,
+    generator: str | None = None,
     drafter: PreTrainedModel | None = None,
     progress: Progress | None = None,
     report: RowReport | None = None,
@@ -70,7 +71,8 @@ def prepare_rows(
         conversations: the prompts, or with `data.ready_answers` the chats.
         folder (`str` or `Path`): of the parquet shards.
         data ([`DataSection`]): sampling, batch size, server, thinking.
-        target_name (`str`): `name@revision`, written to every row.
+        target_name (`str`): `name@revision`, a folder or repo; rows of another target are refused.
+        generator (`str`, *optional*): the name written to every row, which others will read. Default: `target_name`.
         drafter ([`DSparkDrafter`], *optional*): makes the answering faster.
         progress (callable, *optional*): called with (conversations done, conversations).
         report ([`RowReport`], *optional*): counts rows kept and skipped, by reason.
@@ -98,7 +100,11 @@ def prepare_rows(
     if finished.is_file():
         report.kept = len(store.ids())
         return store.read()
-    answering: dict[str, Any] = {"sampling": sampling, "generator": target_name, "max_minutes": data.max_minutes}
+    answering: dict[str, Any] = {
+        "sampling": sampling,
+        "generator": generator or target_name,
+        "max_minutes": data.max_minutes,
+    }
     answering |= {"progress": progress, "report": report}
     if data.ready_answers:
         logger.warning(

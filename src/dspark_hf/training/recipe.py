@@ -198,7 +198,7 @@ class HubSection:
     """Where the result goes."""
 
     repo_id: str | None = None
-    private: bool = False
+    private: bool | None = None  # of new repos; None: as the account has it
     revision: str | None = None
     license: str | None = None  # None: the target's
     language: list[str] = knob(["en"])
