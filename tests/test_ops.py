@@ -201,9 +201,15 @@ def test_a_greedy_generation_through_the_interpreted_kernels_equals_the_torch_pa
     through_triton = run_round(TRITON_INTERPRET="1", DSPARK_HF_KERNELS="triton")
     assert through_triton["kernels"] == ["accept", "admit", "finish", "loss_row", "rank", "row_stats", "tile"]
     assert torch_round["kernels"] == []
-    for name in ("plain", "assisted", "lengths"):
+    for name in ("plain", "assisted", "several", "scheduled", "rounds"):
         assert through_triton[name] == torch_round[name], name
     assert through_triton["plain"] == through_triton["assisted"]
+    # without a curve nothing is scheduled, so these ran in the generations under a policy
+    assert through_triton["scheduling_kernels"] == ["admit", "rank"]
+    for setting, texts in through_triton["scheduled"].items():
+        assert texts == through_triton["plain" if setting.endswith("one row") else "several"], setting
+        lengths = {verified for _, _, verified, _ in through_triton["rounds"][setting]}
+        assert len(lengths) > 1, f"{setting} trimmed nothing"
     assert through_triton["loss"] == pytest.approx(torch_round["loss"], abs=1e-5)
 
 

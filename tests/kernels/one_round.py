@@ -60,6 +60,7 @@ if os.environ.get("DSPARK_HF_KERNELS") == "triton":
 
 from dspark_hf import ops  # noqa: E402
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target  # noqa: E402
+from dspark_hf.scheduling import CostCurve  # noqa: E402
 
 
 torch.manual_seed(0)
@@ -71,9 +72,18 @@ settings = {"max_new_tokens": 12, "do_sample": False}
 plain = target.generate(prompt, **settings)
 assisted = target.generate(prompt, assistant_model=drafter, **settings)
 
-survival = (torch.rand(3, 5) ** 0.4).cumprod(1)
-seconds = 1 + 0.02 * torch.arange(20).double()
-prefix = ops.schedule_prefix(survival, seconds, policy="early_stop")
+# every policy that the scheduling kernels know, for one row and for several, inside generate
+drafter.cost_curve = CostCurve(tokens=[1, 2, 4, 18], seconds=[1.0, 1.3, 1.2, 2.0], draft_seconds=0.1)
+prompts = torch.tensor([[5, 9, 33, 12], [7, 7, 40, 2], [50, 3, 21, 21]])
+several = target.generate(prompts, **settings)
+scheduled, rounds = {}, {}
+before = set(launched)
+for policy in ("early_stop", "lookahead", "lagged_topk"):
+    drafter.set_policy(policy)
+    for name, ids in (("one row", prompt), ("rows", prompts)):
+        scheduled[f"{policy}, {name}"] = target.generate(ids, assistant_model=drafter, **settings).tolist()
+        rounds[f"{policy}, {name}"] = drafter.last_generation.rounds
+scheduling_kernels = sorted(launched - before)
 
 hidden = torch.randn(4, 32, requires_grad=True)
 latent = torch.randn(4, drafter.config.markov_rank)
@@ -94,7 +104,10 @@ result.loss.backward()
 report = {
     "plain": plain.tolist(),
     "assisted": assisted.tolist(),
-    "lengths": prefix.lengths.tolist(),
+    "several": several.tolist(),
+    "scheduled": scheduled,
+    "rounds": rounds,
+    "scheduling_kernels": scheduling_kernels,
     "loss": round(result.loss.item() + hidden.grad.sum().item(), 6),
     "kernels": sorted(launched),
     "imported": sorted(name for name in sys.modules if name in TRITON_MODULES) if not launched else [],

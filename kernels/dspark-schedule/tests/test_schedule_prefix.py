@@ -17,18 +17,17 @@ def curves(entries):
 
 
 def random_survival(rows, slots, kind):
+    """Products of confidences; `ties` holds many equal ones, and zeros."""
     confidence = torch.rand(rows, slots) ** 0.4
     if kind == "ties":
-        confidence = (confidence * 4).round() / 4
+        confidence = (confidence * 4).floor() / 4
     return confidence.cumprod(1)
 
 
 def algorithm_1(survival, seconds):
     """Lengths by the paper's loop, one candidate at a time."""
     rows, slots = survival.shape
-    candidates = sorted(
-        (-survival[r, k].item(), k, r) for r in range(rows) for k in range(slots) if survival[r, k].item() > 0
-    )
+    candidates = sorted((-survival[r, k].item(), k, r) for r in range(rows) for k in range(slots))
     lengths, tau, size = [0] * rows, float(rows), rows
     for negative, _, row in candidates:
         if (tau - negative) / float(seconds[size + 1]) <= tau / float(seconds[size]):
@@ -69,6 +68,19 @@ def test_triton_schedules_like_the_reference(device, rows, slots, policy):
             for part in ("lengths", "cu_seqlens", "row_marker", "admitted"):
                 assert torch.equal(getattr(result, part).cpu(), getattr(expected, part)), (name, kind, part)
             torch.testing.assert_close(result.throughput.cpu(), expected.throughput)
+
+
+@pytest.mark.parametrize("implementation", [reference, prefix])
+@pytest.mark.parametrize("policy", ["early_stop", "lookahead"])
+def test_a_slot_of_no_chance_is_admitted_where_the_forward_gets_cheaper(device, implementation, policy):
+    survival = torch.zeros(2, 2, device=device)
+    seconds = torch.tensor([0.0, 9.0, 5.0, 4.0, 3.0, 6.0, 7.0], dtype=torch.float64, device=device)
+    options = {"acceptance": torch.zeros(2, device=device)} if policy == "lookahead" else {}
+    result = implementation.schedule_prefix(survival, seconds, policy=policy, **options)
+    assert result.lengths.tolist() == [1, 1]
+    limits = torch.tensor([0, 2], dtype=torch.int32, device=device)
+    limited = implementation.schedule_prefix(survival, seconds, policy=policy, limits=limits, **options)
+    assert limited.lengths.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("implementation", [reference, prefix])

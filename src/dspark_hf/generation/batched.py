@@ -83,6 +83,7 @@ def ragged_layer_types(config: PreTrainedConfig) -> list[str] | None:
 class RaggedRows(Target):
     """Several rows in one [`RaggedCache`]."""
 
+    layout = "padded"
     cache: RaggedCache
 
     def __init__(self, request: GenerationRequest, origins: list[int], layer_types: list[str]):

@@ -7,9 +7,13 @@ Chooses the calibration of the call's sampling regime and asks the policy; decid
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from dspark_hf import ops
 from dspark_hf.calibration import Calibration, find_calibration, quantization_name
+from dspark_hf.calibration.margin import LARGEST_MARGIN
 from dspark_hf.scheduling import DecodingPolicy
 
 from .candidates import Draft
@@ -21,10 +25,10 @@ class VerificationLengths:
     """
     Args:
         request (`GenerationRequest`): one call; its drafter holds the policy and the cost curve.
-        num_rows (`int`): rows decoded together.
+        layout (`str`): `"padded"` if every row of a verification is as wide as the longest, else `"ragged"`.
     """
 
-    def __init__(self, request: GenerationRequest, num_rows: int):
+    def __init__(self, request: GenerationRequest, layout: str):
         drafter = request.drafter
         self.num_slots = min(drafter.config.num_slots, request.num_assistant_tokens or drafter.config.num_slots)
         knobs = dict(drafter.policy)
@@ -32,15 +36,18 @@ class VerificationLengths:
             knobs = {"name": "threshold", "threshold": request.confidence_threshold}
         # without a curve `auto` verifies everything: no need to wait for confidences, nor to calibrate them
         self.everything = knobs["name"] == "full" or (knobs["name"] == "auto" and drafter.cost_curve is None)
-        calibration = None if self.everything else _calibration(request)
+        calibration = Calibration([1.0] * drafter.config.num_slots) if self.everything else _calibration(request)
+        self.margin = calibration.margin
         self.policy = DecodingPolicy(
             knobs,
             drafter.cost_curve,
             num_slots=self.num_slots,
             sampling=request.do_sample,
-            temperatures=_first(None if calibration is None else calibration.temperatures, self.num_slots),
-            biases=_first(None if calibration is None else calibration.biases, self.num_slots),
-            layout="ragged" if num_rows == 1 else "padded",
+            # the logistic on the margin is calibrated as it is
+            temperatures=None if self.margin is not None else calibration.temperatures[: self.num_slots],
+            biases=None if self.margin is not None else _first(calibration.biases, self.num_slots),
+            layout=layout,
+            kernel=ops.schedule_prefix if _on_device(drafter) else None,
         )
 
     def should_draft(self, rows: TokenRows) -> list[bool]:
@@ -53,16 +60,17 @@ class VerificationLengths:
         """Drafted tokens to verify per row; 0 for rows that did not want a draft."""
         if self.everything and self.policy.tiers is None:
             return [self.num_slots if want else 0 for want in wants]
-        confidence_RK, missing = draft.confidence_RK, self.num_slots - draft.tokens_RK.shape[1]
+        confidence_RK, missing = self._confidence(draft), self.num_slots - draft.tokens_RK.shape[1]
         if confidence_RK is not None and missing > 0:
             # slots that were not drafted survive with probability 0
             confidence_RK = torch.nn.functional.pad(confidence_RK, (0, missing), value=float("-inf"))
-        if len(rows) == 1:
+        if len(rows) == 1 and self.policy.kernel is None:
             logits = None if confidence_RK is None else confidence_RK[0].tolist()
             return [self.policy.length_of_one(logits, rows.origins[0], context=_context(rows))]
         chosen = [row for row, want in enumerate(wants) if want]
         if confidence_RK is not None and len(chosen) < len(rows):
             confidence_RK = confidence_RK[chosen]
+        # the round's one wait for the draft: widths are decided on the host
         answer = self.policy(
             confidence_RK,
             [rows.origins[row] for row in chosen],
@@ -73,6 +81,15 @@ class VerificationLengths:
         for row, length in zip(chosen, answer, strict=True):
             lengths[row] = length
         return lengths
+
+    def _confidence(self, draft: Draft) -> torch.Tensor | None:
+        """Logits of every slot's acceptance given the slots before it; neither source knows the token of the slot itself."""
+        if self.margin is None:
+            return draft.confidence_RK
+        margins_RK = draft.margins_RK.clamp(max=LARGEST_MARGIN)
+        weights_2K = torch.tensor([self.margin.slopes, self.margin.intercepts], device=margins_RK.device)
+        slopes_K, intercepts_K = weights_2K[:, : margins_RK.shape[1]]
+        return margins_RK * slopes_K + intercepts_K
 
     def observe(self, rows: TokenRows, drafted: list[int], verified: list[int], accepted: list[int]) -> None:
         """Tells the policy how the round went."""
@@ -95,6 +112,12 @@ def _calibration(request: GenerationRequest) -> Calibration:
         thinking=drafter_config.target_thinking,
         quantization=quantization_name(request.target.config),
     )
+
+
+def _on_device(drafter: Any) -> bool:
+    """Whether confidences arrive where a kernel can schedule them."""
+    weight = next(drafter.parameters())
+    return weight.is_cuda or ops.backend(weight) == "triton"
 
 
 def _context(rows: TokenRows) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import time
 
+from dspark_hf.calibration.margin import LARGEST_MARGIN
+
 from .candidates import Draft, DSparkCandidateGenerator, candidate_generator
 from .context import DraftContext
 from .lengths import VerificationLengths
@@ -57,7 +59,7 @@ class DecodeLoop:
         width = request.input_ids_BL.shape[1]
         room = min(rule.max_length, width + RESERVED_TOKENS) + request.drafter.config.block_size + 2
         self.rows = TokenRows(request.input_ids_BL[origins], origins, room)
-        self.lengths = VerificationLengths(request, len(origins))
+        self.lengths = VerificationLengths(request, target.layout)
         self.verifier = Verifier(plan, request.drafter, do_sample=request.do_sample, eos_ids=rule.eos_ids)
         self.context = DraftContext([0] * len(origins))
         # rows that met a criterion but go on: plain decoding fills rows up only where there are end tokens
@@ -213,8 +215,7 @@ def _round_records(
 ) -> list[RoundRecord]:
     """What calibration learns from a round, one record per row."""
     tokens = draft.tokens_RK.tolist()
-    best_RK2 = draft.logits_RKU.topk(2, dim=-1).values
-    margins = (best_RK2[..., 0] - best_RK2[..., 1]).tolist()
+    margins = draft.margins_RK.clamp(max=LARGEST_MARGIN).tolist()
     confidence = None if draft.confidence_RK is None else draft.confidence_RK.tolist()
     overlaps = overlap(verdict.scores_RQV, draft, max(lengths)) if do_sample and max(lengths) else None
     return [

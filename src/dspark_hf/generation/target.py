@@ -50,6 +50,9 @@ class Target(ABC):
         cache: the cache to fill.
     """
 
+    # what a verification computes: "ragged" a row's own tokens only, "padded" as many as the longest row has
+    layout = "ragged"
+
     def __init__(self, request: GenerationRequest, origins: list[int], cache: Any):
         self.request = request
         self.model: Any = request.target

@@ -31,13 +31,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .bypass import BypassState
+from .device import KERNEL_POLICIES, schedule_on_device
 from .history import AcceptanceHistory, History, survival_of
 from .scheduler import DEFAULT_THRESHOLD, check_policy, rounded_lengths, schedule
 from .single import early_stop_one, lookahead_one, optimal_one, threshold_one
 
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from .cost import CostCurve
 
@@ -60,6 +61,8 @@ class DecodingPolicy:
         temperatures, biases (`Sequence[float]`, *optional*): calibration of this regime, one per slot:
             `c_k = sigmoid(logit_k / temperature_k + bias_k)`. Default: identity.
         layout (`str`, *optional*, defaults to `"ragged"`): `"padded"` if every row of a forward is as wide as the longest.
+        kernel (`Callable`, *optional*): `dspark_hf.ops.schedule_prefix`, to decide where the confidences are. Used for
+            `early_stop`, `lookahead` and `lagged_topk` without tiers; the lengths are those of the host.
 
     Raises:
         ValueError: unknown or forbidden policy, threshold out of range, calibration of another number of slots.
@@ -75,6 +78,7 @@ class DecodingPolicy:
         temperatures: Sequence[float] | None = None,
         biases: Sequence[float] | None = None,
         layout: str = "ragged",
+        kernel: Callable[..., Any] | None = None,
     ):
         self.name: str = policy["name"]
         threshold = policy.get("threshold")
@@ -89,6 +93,7 @@ class DecodingPolicy:
         self.biases = _per_slot(biases, num_slots, "biases", 0.0)
         self.bypasses = self.name == "auto" and curve is not None and policy.get("bypass", True)
         self._active = _active_policy(self.name, curve)
+        self.kernel = kernel if self._active in KERNEL_POLICIES and self.tiers is None else None
         self._tier_of = rounded_lengths(num_slots, self.tiers)
         self._rows: dict[Hashable, _Row] = {}
         # In the padded layout one row's draft widens all others', so they draft together or not at all.
@@ -129,7 +134,7 @@ class DecodingPolicy:
             raise ValueError(
                 f"confidence_logits must be [{rows}, {self.num_slots}], got {list(confidence_logits.shape)}"
             )
-        on_host = confidence_logits is None or confidence_logits.device.type == "cpu"
+        on_host = confidence_logits is None or (confidence_logits.device.type == "cpu" and self.kernel is None)
         if rows == 1 and plain_rows == 0 and on_host and self._active != "lagged_topk":
             logits = None if confidence_logits is None else confidence_logits[0].tolist()
             return torch.tensor([self.length_of_one(logits, row_ids[0], context=context)])
@@ -234,17 +239,26 @@ class DecodingPolicy:
     def _schedule(
         self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int, context: int | None
     ) -> torch.Tensor:
-        rows = len(row_ids)
         history = History()
         if self._active == "lookahead":
-            rates = [self._row(row).acceptance.rates() for row in row_ids] + [[0.0] * self.num_slots] * plain_rows
+            rates = [self._row(row).acceptance.rates() for row in row_ids]
             history.acceptance = torch.tensor(rates, dtype=torch.float64).to(survival_RK.device, non_blocking=True)
         elif self._active == "lagged_topk":
-            history = self._lagged(survival_RK, row_ids, plain_rows)
-        # Rows that did not draft take one token each and can gain nothing.
-        padded_RK = torch.nn.functional.pad(survival_RK, (0, 0, 0, plain_rows))
-        lengths_R = schedule(
-            padded_RK,
+            history = self._lagged(survival_RK, row_ids)
+        if self.kernel is not None and survival_RK.dtype == torch.float32:
+            assert self.curve is not None
+            return schedule_on_device(
+                self.kernel,
+                survival_RK,
+                self.curve,
+                self._active,
+                history,
+                layout=self.layout,
+                plain_rows=plain_rows,
+                context=context,
+            )
+        return schedule(
+            survival_RK,
             self.curve,
             self._active,
             history,
@@ -252,21 +266,18 @@ class DecodingPolicy:
             sampling=self.sampling,
             tiers=self.tiers,
             layout=self.layout,
+            plain_rows=plain_rows,
             context=context,
         )
-        return lengths_R[:rows]
 
-    def _lagged(self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int) -> History:
+    def _lagged(self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable]) -> History:
         """Survival two rounds back by row, and remembers this round's."""
         older = self._survivals[0] if len(self._survivals) == 2 else ({}, survival_RK)
         self._survivals.append(({row: index for index, row in enumerate(row_ids)}, survival_RK))
         positions, older_RK = older
-        new = [row not in positions for row in row_ids] + [False] * plain_rows
+        new = [row not in positions for row in row_ids]
         lagged_RK = older_RK[[positions.get(row, 0) for row in row_ids]]
-        return History(
-            lagged_survival=torch.nn.functional.pad(lagged_RK, (0, 0, 0, plain_rows)),
-            new_rows=torch.tensor(new, device=survival_RK.device),
-        )
+        return History(lagged_survival=lagged_RK, new_rows=torch.tensor(new, device=survival_RK.device))
 
     def _seconds_at(self, rows: int, context: int | None) -> list[float]:
         assert self.curve is not None

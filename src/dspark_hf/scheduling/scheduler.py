@@ -47,6 +47,7 @@ def schedule(
     sampling: bool = False,
     tiers: Sequence[int] | None = None,
     layout: str = "ragged",
+    plain_rows: int = 0,
     context: int | None = None,
 ) -> torch.Tensor:
     """
@@ -71,6 +72,7 @@ def schedule(
         tiers (`Sequence[int]`, *optional*): the only lengths allowed besides 0. Lengths round *up* to a tier (rounding down would
             drop a slot for what came after it) and the price of the rounding is part of the decision.
         layout (`str`, *optional*, defaults to `"ragged"`): `"padded"` if every row costs as much as the longest one.
+        plain_rows (`int`, *optional*, defaults to 0): rows of the same forward that did not draft; one token each.
         context (`int`, *optional*): cached tokens per row, for curves measured at two depths.
 
     Returns:
@@ -107,19 +109,12 @@ def schedule(
         lengths_R = _threshold(survival_RK, DEFAULT_THRESHOLD if threshold is None else threshold)
         return _round_up(lengths_R, tier_of)
     assert curve is not None
-    survival_RK = survival_RK.double()
-    history = history or History()
-    draft_seconds = curve.draft_seconds_at(rows)
-    if policy == "early_stop":
-        draft_seconds = 0.0
+    survival_RK, history = survival_RK.double(), history or History()
+    step = step_of(policy, curve, rows, slots, tier_of, layout, plain_rows, context, survival_RK.device)
     if layout == "padded":
-        # All rows share one length and cost R * (1 + length): one row of mean survival on a curve read in steps of R.
-        seconds = curve.table(rows * (1 + slots), context, survival_RK.device)[::rows]
-        step = _Step(1, slots, seconds, draft_seconds, tier_of)
-        length_1 = _decide(policy, survival_RK.mean(0, keepdim=True), step, _pooled(history))
-        return length_1.expand(rows).contiguous()
-    seconds = curve.table(rows * (1 + slots), context, survival_RK.device)
-    return _decide(policy, survival_RK, _Step(rows, slots, seconds, draft_seconds, tier_of), history)
+        survival_1K, history = pooled(survival_RK, history, plain_rows)
+        return _decide(policy, survival_1K, step, history).expand(rows).contiguous()
+    return _decide(policy, survival_RK, step, history)
 
 
 def check_policy(
@@ -155,12 +150,13 @@ def rounded_lengths(slots: int, tiers: Sequence[int] | None) -> list[int]:
 
 
 @dataclass
-class _Step:
+class Step:
     """One target forward to fill: table of seconds by tokens, seconds of the draft, and the tier of each length."""
 
-    rows: int
+    rows: int  # that drafted
+    base: int  # tokens without drafts: one of every row, plain ones too
     slots: int
-    seconds: torch.Tensor  # [>= rows * (1 + slots) + 1]
+    seconds: torch.Tensor  # [> base * (1 + slots)]
     draft_seconds: float
     tier_of: list[int]  # [slots + 1]
 
@@ -175,7 +171,27 @@ class _Step:
         return any(tier != length for length, tier in enumerate(self.tier_of))
 
 
-def _decide(policy: str, survival_RK: torch.Tensor, step: _Step, history: History) -> torch.Tensor:
+def step_of(
+    policy: str,
+    curve: CostCurve,
+    rows: int,
+    slots: int,
+    tier_of: list[int],
+    layout: str,
+    plain_rows: int,
+    context: int | None,
+    device: torch.device,
+) -> Step:
+    """The forward that a policy fills; Algorithm 1 prices the target alone."""
+    base = rows + plain_rows
+    draft_seconds = 0.0 if policy == "early_stop" else curve.draft_seconds_at(base)
+    if layout == "padded":
+        # All rows share one length and cost R * (1 + length): one row of mean survival on a curve read in steps of R.
+        return Step(1, 1, slots, curve.table(base * (1 + slots), context, device)[::base], draft_seconds, tier_of)
+    return Step(rows, base, slots, curve.table(base * (1 + slots), context, device), draft_seconds, tier_of)
+
+
+def _decide(policy: str, survival_RK: torch.Tensor, step: Step, history: History) -> torch.Tensor:
     if policy == "lagged_topk":
         return _lagged_topk(survival_RK, step, history)
     survival_N, order_N = _ranked(survival_RK)
@@ -192,9 +208,9 @@ def _decide(policy: str, survival_RK: torch.Tensor, step: _Step, history: Histor
     return _lengths(torch.arange(len(rate_N), device=best.device) < best, order_N, step)
 
 
-def _expected_tokens(survival_N: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+def _expected_tokens(survival_N: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
     """Expected tokens of the step before and after each candidate is admitted; every row is sure of its bonus token."""
-    tau_N1 = torch.cat([survival_N.new_full((1,), step.rows), survival_N]).cumsum(0)
+    tau_N1 = torch.cat([survival_N.new_full((1,), step.base), survival_N]).cumsum(0)
     return tau_N1[:-1], tau_N1[1:]
 
 
@@ -203,13 +219,13 @@ def _ranked(survival_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return survival_RK.T.reshape(-1).sort(descending=True, stable=True)
 
 
-def _sizes(order_N: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+def _sizes(order_N: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens of the forward before and after each candidate is admitted, tiers included."""
     if not step.tiered:
-        size_N = torch.arange(step.rows + 1, step.rows + 1 + len(order_N), device=order_N.device)
+        size_N = torch.arange(step.base + 1, step.base + 1 + len(order_N), device=order_N.device)
         return size_N - 1, size_N
     added_N = torch.tensor(step.tier_of, device=order_N.device).diff()[order_N // step.rows]
-    size_N = step.rows + added_N.cumsum(0)
+    size_N = step.base + added_N.cumsum(0)
     return size_N - added_N, size_N
 
 
@@ -218,7 +234,7 @@ def _pays_ahead(
     order_N: torch.Tensor,
     tau_before_N: torch.Tensor,
     size_before_N: torch.Tensor,
-    step: _Step,
+    step: Step,
     history: History,
 ) -> torch.Tensor:
     """
@@ -241,7 +257,7 @@ def _pays_ahead(
     return torch.as_tensor(_worth_its_price(step, added, *arrays))[order_N]
 
 
-def _worth_its_price(step: _Step, added: list[Any], size: Any, price: Any, worth: Any, gain: Any, rates: Any) -> Any:
+def _worth_its_price(step: Step, added: list[Any], size: Any, price: Any, worth: Any, gain: Any, rates: Any) -> Any:
     """
     For every candidate in slot-major order, whether some look-ahead is worth its price; torch or numpy alike.
 
@@ -268,8 +284,18 @@ def _unranked(values_N: torch.Tensor, order_N: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(values_N).scatter_(0, order_N, values_N)
 
 
-def _lagged_topk(survival_RK: torch.Tensor, step: _Step, history: History) -> torch.Tensor:
-    """The best budget in hindsight of an older round, spent on today's ranking; rows without an older round verify all."""
+def _lagged_topk(survival_RK: torch.Tensor, step: Step, history: History) -> torch.Tensor:
+    budget, ranking_RK = lagged_budget(survival_RK, step, history)
+    _, order_N = _ranked(ranking_RK)
+    return _lengths(torch.arange(len(order_N), device=budget.device) < budget, order_N, step)
+
+
+def lagged_budget(survival_RK: torch.Tensor, step: Step, history: History) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The best number of tokens in hindsight of an older round, and the survival by which today's tokens compete for it.
+
+    Rows without an older round verify all.
+    """
     new_R = history.new_rows
     if history.lagged_survival is None:
         new_R = survival_RK.new_ones(step.rows, dtype=torch.bool)
@@ -281,15 +307,13 @@ def _lagged_topk(survival_RK: torch.Tensor, step: _Step, history: History) -> to
         lagged_RK = torch.where(new_R[:, None], 2.0, lagged_RK)
         survival_RK = torch.where(new_R[:, None], 2.0, survival_RK)
     lagged_N, order_N = _ranked(lagged_RK)
-    tau_N = torch.cat([lagged_N.new_full((1,), step.rows), step.rows + lagged_N.clamp(max=1.0).cumsum(0)])
+    tau_N = torch.cat([lagged_N.new_full((1,), step.base), step.base + lagged_N.clamp(max=1.0).cumsum(0)])
     size_N = _sizes(order_N, step)[1]
-    sizes_N = torch.cat([size_N.new_full((1,), step.rows), size_N])
+    sizes_N = torch.cat([size_N.new_full((1,), step.base), size_N])
     rate_N = tau_N / (step.draft_seconds + step.seconds[sizes_N])
     certain = (lagged_N > 1.0).sum()  # tokens of new rows, verified whatever they cost
     rate_N = torch.where(torch.arange(len(rate_N), device=rate_N.device) < certain, -1.0, rate_N)
-    budget = rate_N.argmax()
-    _, live_order_N = _ranked(survival_RK)
-    return _lengths(torch.arange(len(live_order_N), device=budget.device) < budget, live_order_N, step)
+    return rate_N.argmax(), survival_RK
 
 
 def _threshold(survival_RK: torch.Tensor, threshold: float) -> torch.Tensor:
@@ -298,7 +322,7 @@ def _threshold(survival_RK: torch.Tensor, threshold: float) -> torch.Tensor:
     return passes_RK.to(torch.int64).cumprod(1).sum(1)
 
 
-def _lengths(admitted_N: torch.Tensor, order_N: torch.Tensor, step: _Step) -> torch.Tensor:
+def _lengths(admitted_N: torch.Tensor, order_N: torch.Tensor, step: Step) -> torch.Tensor:
     lengths_R = torch.zeros(step.rows, dtype=torch.int64, device=order_N.device)
     lengths_R.scatter_add_(0, order_N % step.rows, admitted_N.to(torch.int64))
     return _round_up(lengths_R, step.tier_of) if step.tiered else lengths_R
@@ -308,7 +332,7 @@ def _round_up(lengths_R: torch.Tensor, tier_of: list[int]) -> torch.Tensor:
     return torch.tensor(tier_of, device=lengths_R.device)[lengths_R]
 
 
-def _acceptance(history: History, step: _Step, like: torch.Tensor) -> torch.Tensor:
+def _acceptance(history: History, step: Step, like: torch.Tensor) -> torch.Tensor:
     """Historical conditional acceptance in slot-major order, `[K * R]`."""
     rows, slots = step.rows, step.slots
     if history.acceptance is None:
@@ -320,14 +344,17 @@ def _acceptance(history: History, step: _Step, like: torch.Tensor) -> torch.Tens
     return rates_RK.expand(rows, slots).T.reshape(-1)
 
 
-def _pooled(history: History) -> History:
-    """One row that stands for all, for the padded layout; it is new if any of them is."""
+def pooled(survival_RK: torch.Tensor, history: History, plain_rows: int) -> tuple[torch.Tensor, History]:
+    """One row that stands for all, for the padded layout; plain rows gain nothing, and it is new if any row is."""
+    total = survival_RK.shape[0] + plain_rows
     rates, lagged, new = history.acceptance, history.lagged_survival, history.new_rows
     if rates is not None and rates.dim() == 2:
-        rates = rates.mean(0)
-    return History(
+        rates = rates.sum(0) / total
+    # fp32, the precision in which kernels rank: equal means stay equal there
+    survival_1K = (survival_RK.sum(0, keepdim=True) / total).float().double()
+    return survival_1K, History(
         rates,
-        None if lagged is None else lagged.mean(0, keepdim=True),
+        None if lagged is None else lagged.sum(0, keepdim=True) / total,
         None if new is None else new.any(0, keepdim=True),
     )
 

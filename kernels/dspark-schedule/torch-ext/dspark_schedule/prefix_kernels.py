@@ -13,12 +13,12 @@ import triton.language as tl
 
 @triton.jit
 def live_survival(survival, limits, index, R, K, N):
-    """Survival of candidates, 0 where a row's limit or the end excludes them."""
+    """Survival of candidates, -1 where a row's limit or the end excludes them."""
     row, slot = index % R, index // R
     mask = index < N
-    value = tl.load(survival + row * K + slot, mask=mask, other=0.0)
+    value = tl.load(survival + row * K + slot, mask=mask, other=-1.0)
     if limits is not None:
-        value = tl.where(slot < tl.load(limits + row, mask=mask, other=0), value, 0.0)
+        value = tl.where(slot < tl.load(limits + row, mask=mask, other=0), value, -1.0)
     return value
 
 
@@ -53,20 +53,23 @@ def rank_kernel(
 
 
 @triton.jit
-def pays_ahead(gain, before, now, order, seconds, draft_seconds, acceptance, acceptance_stride, base, rank, R, K, N):
-    """Whether some m >= 1 makes this slot, with the m - 1 slots of its row behind it, beat the present rate."""
+def pays_ahead(gain, before, order, seconds, draft_seconds, acceptance, acceptance_stride, base, rank, R, K, N):
+    """Whether some m >= 1 makes this slot, with the m - 1 slots of its row behind it, beat the present rate.
+
+    Both sides are in seconds: what the expected tokens are worth at the present rate against what the forward takes.
+    """
     row, slot = order % R, order // R
-    run = gain * 0.0 + 1.0
-    chain = run
+    inside = rank < N
+    worth = tl.load(seconds + base + rank, mask=inside, other=1.0).to(tl.float64) + draft_seconds
+    gain = gain * (worth / before)
     pays = rank < 0
     for m in range(1, K + 1):
-        mask = (rank < N) & (slot + m <= K)
+        worth = worth + gain
+        mask = inside & (slot + m <= K)
         later = tl.load(seconds + base + rank + m, mask=mask, other=0.0).to(tl.float64) + draft_seconds
-        pays = pays | (mask & (before + gain * run > now * later))
-        rho_mask = (rank < N) & (slot + m < K)
-        rho = tl.load(acceptance + row * acceptance_stride + slot + m, mask=rho_mask, other=0.0).to(tl.float64)
-        chain = chain * rho
-        run = run + chain
+        pays = pays | (mask & (worth > later))
+        rho_mask = inside & (slot + m < K)
+        gain = gain * tl.load(acceptance + row * acceptance_stride + slot + m, mask=rho_mask, other=0.0).to(tl.float64)
     return pays
 
 
@@ -103,23 +106,23 @@ def admit_kernel(
     while going:
         rank = start + lane
         mask = rank < N
-        survival = tl.load(ranked + rank, mask=mask, other=0.0)
-        gain = survival.to(tl.float64)
-        after = tl.cumsum(gain, 0) + tau
-        before = after - gain
+        survival = tl.load(ranked + rank, mask=mask, other=-1.0)
+        gain = tl.where(survival > 0.0, survival, 0.0).to(tl.float64)
+        previous = tl.load(ranked + rank - 1, mask=mask & (lane > 0), other=0.0).to(tl.float64)
+        before = tl.cumsum(tl.where(lane == 0, tau, tl.maximum(previous, 0.0)), 0)
         if POLICY == "top_k":
             better = rank < tl.load(capacity)
         else:
-            now = before / (tl.load(seconds + base + rank, mask=mask, other=1.0).to(tl.float64) + draft)
             if POLICY == "early_stop":
+                now = tl.load(seconds + base + rank, mask=mask, other=1.0).to(tl.float64) + draft
                 later = tl.load(seconds + base + 1 + rank, mask=mask, other=1.0).to(tl.float64) + draft
-                better = after / later > now
+                better = (before + gain) / later > before / now
             else:
                 candidate = tl.load(order + rank, mask=mask, other=0)
                 better = pays_ahead(
-                    gain, before, now, candidate, seconds, draft, acceptance, acceptance_stride, base, rank, R, K, N
+                    gain, before, candidate, seconds, draft, acceptance, acceptance_stride, base, rank, R, K, N
                 )
-        taken = tl.min(tl.where(better & (survival > 0.0), CHUNK, lane), 0)
+        taken = tl.min(tl.where(better & (survival >= 0.0), CHUNK, lane), 0)
         tau += tl.sum(tl.where(lane < taken, gain, 0.0), 0)
         count = start + taken
         start += CHUNK

@@ -8,8 +8,9 @@ B the tokens it costs, D the seconds of a draft and T(B) those of a target forwa
     lookahead    (tau + a_i * (1 + sum_{n<m} rho_{k+1}..rho_{k+n})) / (D + T(B + m)) > tau / (D + T(B))   for some m >= 1
     top_k        i < capacity, a budget from older rounds
 
-and admission ends at the first refusal. rho is the historical conditional acceptance of a slot. The module knows
-nothing of models or of how the cost was measured.
+and admission ends at the first refusal. rho is the historical conditional acceptance of a slot. As in Algorithm 1, a slot
+of survival 0 is a candidate like any other: it is admitted where T(B) falls. Only slots beyond a row's limit are none. The
+module knows nothing of models or of how the cost was measured.
 
 Legend: R rows, K slots, N = R * K candidates, T entries of the cost table.
 """
@@ -22,6 +23,7 @@ import torch
 
 
 POLICIES = ("early_stop", "lookahead", "top_k")
+EXCLUDED = -1.0  # survival of a slot beyond its row's limit: ranks last and is never admitted
 
 
 class PrefixSchedule(NamedTuple):
@@ -58,13 +60,25 @@ def check_schedule(survival, seconds, policy, acceptance, capacity, base_tokens)
         raise ValueError("top_k needs `capacity`, an int tensor [1] on the device of `survival`.")
 
 
-def expected_run(acceptance_RK: torch.Tensor) -> torch.Tensor:
-    """fp64 [R, K, K]: entry [r, k, m - 1] is 1 + the expected number accepted of the m - 1 slots after k; 0 past the block."""
-    slots = acceptance_RK.shape[-1]
-    ahead = torch.arange(slots, device=acceptance_RK.device)
-    slot_KM = ahead[:, None] + ahead
-    chain = torch.where(ahead > 0, acceptance_RK.double()[..., slot_KM.clamp_max(slots - 1)], 1.0)
-    return torch.where(slot_KM < slots, chain.cumprod(-1).cumsum(-1), 0.0)
+def pays_ahead(gain_N, before_N, order_N, round_seconds, acceptance_RK, base: int) -> torch.Tensor:
+    """bool [N]: whether some m >= 1 makes a slot, with the m - 1 slots of its row behind it, beat the present rate.
+
+    Both sides are in seconds: what the expected tokens are worth at the present rate against what the forward takes. With
+    equal prices and no chance a tie stays a tie.
+    """
+    rows, slots = acceptance_RK.shape
+    rank_N = torch.arange(len(gain_N), device=gain_N.device)
+    row_N, slot_N = order_N % rows, order_N // rows
+    worth_N = round_seconds[base + rank_N]
+    gain_N = gain_N * (worth_N / before_N)
+    pays_N = torch.zeros_like(rank_N, dtype=torch.bool)
+    for ahead in range(1, slots + 1):
+        worth_N = worth_N + gain_N
+        exists_N = slot_N + ahead <= slots
+        price_N = round_seconds[(base + rank_N + ahead).clamp_max(len(round_seconds) - 1)]
+        pays_N |= exists_N & (worth_N > price_N)
+        gain_N = gain_N * acceptance_RK[row_N, (slot_N + ahead).clamp_max(slots - 1)].double()
+    return pays_N
 
 
 def schedule_prefix(
@@ -81,7 +95,7 @@ def schedule_prefix(
     """Prefix lengths of R rows from live survival and a measured cost table.
 
     Args:
-        survival (`torch.Tensor`): fp32 [R, K], non-increasing along K, in [0, 1]; slots with 0 are never admitted.
+        survival (`torch.Tensor`): fp32 [R, K], non-increasing along K, in [0, 1].
         seconds (`torch.Tensor`): fp64 [T], `seconds[B]` = one target forward over B tokens, T > base_tokens + R * K.
         draft_seconds (`float`): one draft. Algorithm 1 of the paper leaves it at 0.
         policy (`str`): "early_stop", "lookahead" or "top_k".
@@ -103,28 +117,23 @@ def schedule_prefix(
     candidates = rows * slots
     live_RK = survival
     if limits is not None:
-        live_RK = survival.masked_fill(torch.arange(slots, device=device) >= limits[:, None], 0.0)
+        live_RK = survival.masked_fill(torch.arange(slots, device=device) >= limits[:, None], EXCLUDED)
     # Candidate index k * R + r is itself the tie-break: slot first, then row.
     ranked_N, order_N = torch.sort(live_RK.t().reshape(-1), descending=True, stable=True)
     steps_N = torch.arange(candidates, device=device)
     round_seconds = seconds.double() + draft_seconds
     gain_N = ranked_N.double()
-    after_N = gain_N.cumsum(0) + rows
-    before_N = after_N - gain_N
-    now_N = before_N / round_seconds[base : base + candidates]
-    possible = (ranked_N > 0).sum()
+    tau_N1 = torch.cat([gain_N.new_full((1,), rows), gain_N]).cumsum(0)
+    before_N = tau_N1[:-1]
+    possible = (ranked_N >= 0).sum()
     if policy == "top_k":
         admitted = torch.minimum(capacity.reshape(()).long(), possible)
     else:
         if policy == "early_stop":
-            better_N = after_N / round_seconds[base + 1 : base + candidates + 1] > now_N
+            rate_N1 = tau_N1 / round_seconds[base : base + candidates + 1]
+            better_N = rate_N1[1:] > rate_N1[:-1]
         else:
-            run_RKM = expected_run(acceptance.expand(rows, slots))
-            run_NM = run_RKM[order_N % rows, order_N // rows]
-            widths_NM = base + steps_N[:, None] + 1 + torch.arange(slots, device=device)
-            then_NM = torch.addcmul(before_N[:, None], gain_N[:, None], run_NM)
-            limit_NM = now_N[:, None] * round_seconds[widths_NM.clamp_max(seconds.numel() - 1)]
-            better_N = ((then_NM > limit_NM) & (run_NM > 0)).any(-1)
+            better_N = pays_ahead(gain_N, before_N, order_N, round_seconds, acceptance.expand(rows, slots), base)
         admitted = torch.minimum(better_N.cumprod(0).sum(), possible)
     chosen_N = (steps_N < admitted).int()
     lengths_R = torch.zeros_like(chosen_N).scatter_(0, order_N, chosen_N).view(slots, rows).sum(0, dtype=torch.int32)
