@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dspark_hf.calibration import Calibration, MarginModel, compare_predictors, fit_margin
+from dspark_hf.calibration.margin import LARGEST_MARGIN
 from dspark_hf.calibration.reliability import sigmoid
 
 
@@ -41,6 +42,15 @@ def test_the_better_predictor_wins_on_held_out_rounds(make_records):
 
 def test_margins_feed_a_policy_as_logits():
     assert MarginModel([2.0, 1.0], [0.0, -1.0]).confidence_logits([[1.0, 3.0]]).tolist() == [[2.0, 2.0]]
+
+
+def test_an_infinite_margin_counts_as_a_large_one():
+    rng = np.random.default_rng(0)
+    margins = rng.gamma(2.0, 1.5, (500, 1))
+    margins[::10] = np.inf
+    fitted = fit_margin(margins, rng.random((500, 1)) < sigmoid(np.minimum(margins, 30.0) - 2.0))
+    assert np.isfinite([fitted.slopes, fitted.intercepts]).all()
+    assert fitted.confidence_logits([[np.inf]]) == fitted.confidence_logits([[LARGEST_MARGIN]])
 
 
 def test_margins_of_another_shape_raise():

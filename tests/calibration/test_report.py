@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dspark_hf.calibration import calibrate, threshold_sweep
-from dspark_hf.calibration.report import conditional_acceptance
+from dspark_hf.calibration.report import conditional_acceptance, expected_acceptance
 
 
 def test_a_report_has_every_figure_of_every_slot_and_is_json(make_records):
@@ -45,3 +45,45 @@ def test_sweep_goes_from_the_whole_block_to_plain_decoding(make_records):
 def test_conditional_acceptance_by_hand():
     assert conditional_acceptance([0, 1, 2, 2], 3) == [0.75, pytest.approx(2 / 3), 0.0]
     assert conditional_acceptance([0, 0], 3) == [0.0, None, None]
+
+
+def test_the_margin_feeds_the_scheduler_where_it_is_asked_for_or_better(make_records):
+    records = make_records([1.0, 1.0, 1.0])
+    by_head, by_margin, by_best = (calibrate(records, survival=name) for name in ("confidence", "margin", "best"))
+    assert by_head.calibration.margin is None
+    assert by_head.report["survival"] == by_best.report["survival"] == "confidence"
+    assert by_margin.report["survival"] == "margin"
+    assert by_margin.calibration.margin is not None
+    for slot in by_margin.report["slots"]:
+        assert slot["temperature"] is None
+        assert slot["ece_after"] < 0.1  # no logistic in the absolute value of a logit is exact
+    # a head that knows nothing
+    records.confidence_logits[:] = np.random.default_rng(7).normal(0, 1, records.confidence_logits.shape)
+    assert calibrate(records, survival="best").report["survival"] == "margin"
+
+
+def test_a_drafter_without_a_head_is_calibrated_by_the_margin_alone(make_records):
+    records = make_records([1.0, 1.0], rounds=2000)
+    records.confidence_logits[:] = np.nan
+    with pytest.raises(ValueError, match="does the drafter have a confidence head"):
+        calibrate(records)
+    for survival in ("margin", "best"):
+        result = calibrate(records, survival=survival)
+        assert result.calibration.to_dict().keys() >= {"temperatures", "margin_slopes", "margin_intercepts"}
+        assert set(result.report["predictors"]) == {"margin"}
+        assert [slot["ece_before"] for slot in result.report["slots"]] == [None, None]
+        json.dumps(result.report, allow_nan=False)
+
+
+def test_an_unknown_source_of_survival_is_refused(make_records):
+    with pytest.raises(ValueError, match="'confidence', 'margin', 'best', got 'head'"):
+        calibrate(make_records([1.0], rounds=200), survival="head")
+
+
+def test_expected_acceptance_is_the_mean_of_each_slot_and_stored(make_records):
+    records = make_records([1.0, 1.0, 1.0])
+    expected = expected_acceptance(records)
+    assert expected == pytest.approx(conditional_acceptance(records.accepted_count, 3), abs=0.01)
+    assert calibrate(records).calibration.to_dict()["expected_acceptance"] == expected
+    records.accepted_count[:] = 0
+    assert max(expected_acceptance(records)) < 0.01

@@ -1,10 +1,12 @@
 """A calibration is fitted, stored in the configuration, loaded with the drafter, and used by `generate` in its own regime."""
 
+import numpy as np
 import pytest
 import torch
 
 from dspark_hf import DSparkDrafter
 from dspark_hf.calibration import calibrate
+from dspark_hf.dev.tiny import tiny_drafter
 from dspark_hf.evaluation.rollouts import collect_rollouts
 
 
@@ -47,3 +49,32 @@ def test_a_calibration_of_another_block_size_is_refused_before_the_first_token(t
     stored.config.confidence_calibration = {"temperature=0": {"temperatures": [1.0, 1.0]}}
     with pytest.raises(ValueError, match="holds 2 temperatures, the drafter has 5 slots"):
         verified(target, stored, do_sample=False)
+
+
+def test_a_stored_margin_replaces_the_head_in_the_schedule(target, stored):
+    slots = stored.config.num_slots
+    stored.set_policy("threshold", threshold=0.5)
+    entry = {"temperatures": [1.0] * slots, "biases": [-50.0] * slots}
+    for intercept, expected in ((50.0, slots), (-50.0, 0)):
+        entry |= {"margin_slopes": [0.0] * slots, "margin_intercepts": [intercept] * slots}
+        stored.config.confidence_calibration = {"temperature=0": entry}
+        target.generate(IDS, assistant_model=stored, max_new_tokens=30, do_sample=False)
+        assert max(checked for _, _, checked, _ in stored.last_generation.rounds) == expected
+
+
+@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "top_p": 0.8, "top_k": 0}])
+def test_a_drafter_without_a_head_is_scheduled_by_its_margins(target, sampling):
+    drafter = tiny_drafter(target, enable_confidence_head=False)
+    regime = {"temperature": 1.0, "top_p": 0.8} if sampling["do_sample"] else {}
+    records = collect_rollouts(target, drafter, PROMPTS, max_new_tokens=120, progress=False, **regime)
+    assert np.isfinite(records.margins).all()
+    result = calibrate(records, survival="best", min_samples=20)
+    drafter.config.confidence_calibration = {records.regime: result.calibration.to_dict()}
+    drafter.set_policy("threshold", threshold=0.8)
+    torch.manual_seed(0)
+    for rows in (IDS, torch.cat([IDS, IDS.flip(1)])):
+        output = target.generate(rows, assistant_model=drafter, max_new_tokens=40, **sampling)
+        lengths = {checked for _, _, checked, _ in drafter.last_generation.rounds}
+        assert len(lengths) > 1
+        if not sampling["do_sample"]:
+            assert torch.equal(output, target.generate(rows, max_new_tokens=40, **sampling))

@@ -75,6 +75,11 @@ def test_a_wrong_value_is_named(name):
         ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_parameters.rope_theta"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial"),
         ({"confidence_calibration": {"greedy": {"temperatures": [1, 1, 1, 1, 0]}}}, "must be > 0"),
+        ({"confidence_calibration": {"greedy": {"temperatures": [1] * 5, "margin_slopes": [1] * 5}}}, "or neither"),
+        (
+            {"confidence_calibration": {"greedy": {"temperatures": [1] * 5, "expected_acceptance": [1.5] * 5}}},
+            r"must be in \[0, 1\]",
+        ),
     ],
 )
 def test_fields_that_contradict_each_other_are_named(fields, message):

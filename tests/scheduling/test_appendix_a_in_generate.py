@@ -64,6 +64,19 @@ def drafter(target):
     return model
 
 
+@pytest.fixture
+def margin_drafter(drafter):
+    """The same confidences, read from the margin of the draft scores: 0.01 after A, 0 after B."""
+    with torch.no_grad():
+        drafter.markov_head.markov_w1.weight[B, 0] = 0.0
+        drafter.markov_head.markov_w2.weight[A, 0] = 0.01
+    slopes, intercepts = [0.0, (logit(0.9) + 40.0) / 0.01], [logit(0.8), -40.0]
+    drafter.config.confidence_calibration = {
+        "temperature=1": {"temperatures": [1.0, 1.0], "margin_slopes": slopes, "margin_intercepts": intercepts}
+    }
+    return drafter
+
+
 def share_of_a(target, drafter, rounds: int, rows: int = 1) -> float:
     """Share of rounds whose first token is A."""
     first = []
@@ -120,6 +133,19 @@ def test_the_best_length_in_hindsight_is_biased(target, drafter, monkeypatch):
     drafter.cost_curve = ONE_ROW
     drafter.set_policy("early_stop")
     check(share_of_a(target, drafter, 800), 0.85, 800)
+
+
+def test_text_scheduled_by_margins_is_unbiased(target, margin_drafter):
+    margin_drafter.cost_curve = ONE_ROW
+    margin_drafter.set_policy("early_stop")
+    check(share_of_a(target, margin_drafter, 800), 0.70, 800)
+
+
+def test_margins_too_must_not_be_read_in_hindsight(target, margin_drafter, monkeypatch):
+    anticipate(monkeypatch)
+    margin_drafter.cost_curve = ONE_ROW
+    margin_drafter.set_policy("early_stop")
+    check(share_of_a(target, margin_drafter, 800), 0.85, 800)
 
 
 def test_optimal_is_refused_before_the_first_token(target, drafter):

@@ -1,15 +1,17 @@
 """
 A rival of the confidence head: a logistic on the margin between the two best draft scores of a slot.
 
-Like the head it sees only what is known before the slot's token is drawn, so it may feed any policy. Source of the idea: vLLM's
-online estimator (https://github.com/vllm-project/vllm/pull/52228), which ranked rounds better than one checkpoint's head.
+Like the head it sees only what is known before the slot's token is drawn: the scores of slot k are a function of the tokens before
+k, and the token drawn from them does not enter. So it may feed any policy, and sampled text stays the target's. (The probability of
+the *drawn* token would not do: it keeps or drops a token because of what it is.) Source of the idea: vLLM's online estimator
+(https://github.com/vllm-project/vllm/pull/52228), which ranked rounds better than one checkpoint's head.
 """
 
 # N rounds, K slots, n rounds that reached one slot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 RIDGE = 1e-2
 STEPS = 25
 MIN_SAMPLES = 50
+# Where processors leave a slot one token its margin is infinite; beyond this many nats all is as certain.
+LARGEST_MARGIN = 30.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,9 @@ class MarginModel:
     intercepts: list[float]
 
     def confidence_logits(self, margins: ArrayLike) -> NDArray[np.float64]:
-        """`[N, K]` logits in place of the head's; they need no temperature."""
-        return np.asarray(margins, dtype=np.float64) * np.asarray(self.slopes) + np.asarray(self.intercepts)
+        """`[N, K]` logits in place of the head's; they need no temperature. Margins above `LARGEST_MARGIN` count as it."""
+        margins_NK = np.minimum(np.asarray(margins, dtype=np.float64), LARGEST_MARGIN)
+        return margins_NK * np.asarray(self.slopes) + np.asarray(self.intercepts)
 
 
 def fit_margin(margins: ArrayLike, accepted: ArrayLike) -> MarginModel:
@@ -56,6 +61,7 @@ def fit_margin(margins: ArrayLike, accepted: ArrayLike) -> MarginModel:
         accepted (`[N, K]` bool): as in [`fit_temperatures`].
     """
     margins_NK, survived_NK = rounds_by_slots(margins, accepted, "margins")
+    margins_NK = np.minimum(margins_NK, LARGEST_MARGIN)
     slopes, intercepts = [], []
     slope, intercept = 0.0, 0.0
     for slot in range(margins_NK.shape[1]):
@@ -79,26 +85,35 @@ def _newton(margins_n: NDArray, accepted_n: NDArray) -> tuple[float, float]:
     return float(weights_2[0]), float(weights_2[1])
 
 
+def calibrated_logits(calibration: Calibration, records: RolloutRecords) -> NDArray[np.float64]:
+    """`[N, K]` logits of the records as a decode loop under this calibration computes them, from the head or the margin."""
+    if calibration.margin is not None:
+        return calibration.margin.confidence_logits(records.margins)
+    biases = calibration.biases or [0.0] * records.num_slots
+    return records.confidence_logits.astype(np.float64) / np.asarray(calibration.temperatures) + np.asarray(biases)
+
+
 def compare_predictors(
     fitted: MarginModel, calibration: Calibration, held_out: RolloutRecords
 ) -> dict[str, dict[str, Any]]:
     """
     Which predicts the next slot better on held-out rounds: the calibrated head or the margin.
 
+    Args:
+        calibration ([`Calibration`]): temperatures and biases of the head.
+
     Returns:
-        `dict`: `"head"` and `"margin"`, each with `auroc`, `brier` and `ece` over all slots that were reached, and
-        `auroc_by_slot`.
+        `dict`: `"head"` (where the records have one) and `"margin"`, each with `auroc`, `brier` and `ece` over all slots that were
+        reached, and `auroc_by_slot`.
     """
-    biases = calibration.biases or [0.0] * held_out.num_slots
-    logits = {
-        "head": held_out.confidence_logits / np.asarray(calibration.temperatures) + np.asarray(biases),
-        "margin": fitted.confidence_logits(held_out.margins),
-    }
+    logits = {"margin": fitted.confidence_logits(held_out.margins)}
+    if held_out.has_confidence:
+        logits = {"head": calibrated_logits(replace(calibration, margin=None), held_out), **logits}
     survived_NK = held_out.accepted
     reached_NK = np.concatenate([np.ones_like(survived_NK[:, :1]), survived_NK[:, :-1]], axis=1)
     result = {}
     for name, logits_NK in logits.items():
-        chance, stood = sigmoid(logits_NK.astype(np.float64))[reached_NK], survived_NK[reached_NK]
+        chance, stood = sigmoid(logits_NK)[reached_NK], survived_NK[reached_NK]
         by_slot = [
             auroc(logits_NK[reached_NK[:, slot], slot], survived_NK[reached_NK[:, slot], slot])
             for slot in range(held_out.num_slots)

@@ -75,6 +75,11 @@ class RolloutRecords:
         return self.confidence_logits.shape[1]
 
     @property
+    def has_confidence(self) -> bool:
+        """Whether a confidence head spoke in every round."""
+        return bool(np.isfinite(self.confidence_logits).all())
+
+    @property
     def accepted(self) -> NDArray[np.bool_]:
         """`[N, K]`: whether slots 1..k all stood."""
         return np.arange(self.num_slots) < self.accepted_count[:, None]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging
 
+from .margin import MarginModel
+
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,26 +22,37 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
+# what an entry of `config.confidence_calibration` may hold
+PER_SLOT = ("temperatures", "biases", "margin_slopes", "margin_intercepts", "expected_acceptance")
+
 
 @dataclass(frozen=True)
 class Calibration:
     """
-    One regime's calibration: `c_k = sigmoid(logit_k / temperature_k + bias_k)`.
+    One regime's calibration: `c_k = sigmoid(logit_k / temperature_k + bias_k)`, or what the margin says instead.
 
     Args:
         temperatures (`list[float]`): one per slot, > 0.
         biases (`list[float]`, *optional*): one per slot; `None` means 0.
         regime (`str`, *optional*): the regime they were fitted on; `None` for the identity.
+        margin ([`MarginModel`], *optional*): feeds the scheduler in place of the confidence head.
+        expected_acceptance (`list[float]`, *optional*): mean conditional acceptance of each slot in the rollouts, in [0, 1]: what is
+            expected of a row of which nothing is known yet.
     """
 
     temperatures: list[float]
     biases: list[float] | None = None
     regime: str | None = None
+    margin: MarginModel | None = None
+    expected_acceptance: list[float] | None = None
 
     def to_dict(self) -> dict[str, list[float]]:
         """The entry of `config.confidence_calibration`."""
-        entry = {"temperatures": self.temperatures}
-        return entry if self.biases is None else {**entry, "biases": self.biases}
+        entry = {"temperatures": self.temperatures, "biases": self.biases}
+        if self.margin is not None:
+            entry |= {"margin_slopes": self.margin.slopes, "margin_intercepts": self.margin.intercepts}
+        entry["expected_acceptance"] = self.expected_acceptance
+        return {key: values for key, values in entry.items() if values is not None}
 
 
 def quantization_name(config: Any) -> str | None:
@@ -122,13 +135,18 @@ def find_calibration(
         nearest = min(sorted(alike), key=lambda name: _distance(_parts(name), wanted))
         logger.warning_once(f"no confidence calibration for {key}: the nearest, {nearest}, is used")
     entry = calibrations[nearest]
-    for name in ("temperatures", "biases"):
+    for name in PER_SLOT:
         values = entry.get(name)
         if values is not None and len(values) != num_slots:
             raise ValueError(
                 f"calibration {nearest!r} holds {len(values)} {name}, the drafter has {num_slots} slots; calibrate again"
             )
-    return Calibration(list(entry["temperatures"]), entry.get("biases"), nearest)
+    margin = None
+    if entry.get("margin_slopes") is not None:
+        margin = MarginModel(entry["margin_slopes"], entry["margin_intercepts"])
+    return Calibration(
+        list(entry["temperatures"]), entry.get("biases"), nearest, margin, entry.get("expected_acceptance")
+    )
 
 
 def _parts(name: str) -> dict[str, Any]:

@@ -8,12 +8,13 @@ Numbers only. Does not write files, draw, or run models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .margin import compare_predictors, fit_margin
+from .margin import calibrated_logits, compare_predictors, fit_margin
+from .regimes import Calibration
 from .reliability import reliability_by_slot, sigmoid
 from .temperature import MIN_SAMPLES, fit_calibration
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .records import RolloutRecords
-    from .regimes import Calibration
 
 
+SURVIVAL = ("confidence", "margin", "best")
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(21))
 
 
@@ -41,7 +42,12 @@ class CalibrationResult:
 
 
 def calibrate(
-    records: RolloutRecords, *, bias: str = "auto", held_out: float = 0.5, min_samples: int = MIN_SAMPLES
+    records: RolloutRecords,
+    *,
+    bias: str = "auto",
+    survival: str = "confidence",
+    held_out: float = 0.5,
+    min_samples: int = MIN_SAMPLES,
 ) -> CalibrationResult:
     """
     Fits one regime on some prompts and judges it on the others.
@@ -49,7 +55,13 @@ def calibrate(
     Args:
         records (`RolloutRecords`): of one regime, from at least two prompts.
         bias (`str`, *optional*, defaults to `"auto"`): see [`fit_calibration`].
+        survival (`str`, *optional*, defaults to `"confidence"`): what the scheduler shall read: the head (`"confidence"`), the
+            logistic on the top-2 margin (`"margin"`, which a drafter without the head has too), or whichever has the lower
+            Brier score on the held-out prompts (`"best"`).
         held_out (`float`, *optional*, defaults to 0.5): share of prompts to judge by.
+
+    Raises:
+        ValueError: an unknown `survival`, or the head's of records that have none.
 
     Example:
 
@@ -58,11 +70,31 @@ def calibrate(
     >>> drafter.config.confidence_calibration = {records.regime: result.calibration.to_dict()}
     ```
     """
+    if survival not in SURVIVAL:
+        raise ValueError(f"survival must be one of {', '.join(map(repr, SURVIVAL))}, got {survival!r}")
     fitting, judging = records.split(held_out)
-    calibration = fit_calibration(
-        fitting.confidence_logits, fitting.accepted, bias=bias, min_samples=min_samples, regime=records.regime
-    )
+    if records.has_confidence or survival == "confidence":
+        calibration = fit_calibration(
+            fitting.confidence_logits, fitting.accepted, bias=bias, min_samples=min_samples, regime=records.regime
+        )
+    else:
+        calibration = Calibration([1.0] * records.num_slots, regime=records.regime)
+    margin = fit_margin(fitting.margins, fitting.accepted)
+    predictors = compare_predictors(margin, calibration, judging)
+    best = min(predictors, key=lambda name: predictors[name]["brier"])
+    chosen = margin if survival == "margin" or (survival == "best" and best == "margin") else None
+    calibration = replace(calibration, margin=chosen, expected_acceptance=expected_acceptance(records))
     return CalibrationResult(calibration, calibration_report(fitting, judging, calibration))
+
+
+def expected_acceptance(records: RolloutRecords) -> list[float]:
+    """Conditional acceptance of each slot over all rounds, in (0, 1); a slot that few rounds reach leans on the one before it."""
+    rates, rate = [], 0.5
+    for slot in range(records.num_slots):
+        reached, stood = ((records.accepted_count >= count).sum() for count in (slot, slot + 1))
+        rate = float((stood + rate) / (reached + 1))
+        rates.append(rate)
+    return rates
 
 
 def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibration: Calibration) -> dict[str, Any]:
@@ -70,41 +102,45 @@ def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibra
     Every figure of one regime, on rounds that the fit has not seen.
 
     Returns:
-        `dict`: `slots` (per slot: `records`, `reached`, `temperature`, `bias`, `ece_before`, `ece_after`, `brier_before`,
+        `dict`: `survival` (`"confidence"` or `"margin"`: what `after` was read from), `slots` (per slot: `records`, `reached`, `temperature`, `bias`, `ece_before`, `ece_after`, `brier_before`,
         `brier_after`, `auroc`, `conditional_auroc`, `predicted_before`, `predicted_after`, `observed`, `overlap`, and the reliability
         curves `curve_before`, `curve_after`), `conditional_acceptance`, `threshold_sweep`, `predictors`,
         `fitted_rounds` and `held_out_rounds`, `fitted_prompts` and `held_out_prompts`.
     """
-    logits_NK, accepted_NK = judging.confidence_logits, judging.accepted
-    before = reliability_by_slot(logits_NK, accepted_NK)
-    after = reliability_by_slot(logits_NK, accepted_NK, calibration.temperatures, calibration.biases)
+    accepted_NK, final_NK = judging.accepted, calibrated_logits(calibration, judging)
+    after = reliability_by_slot(final_NK, accepted_NK)
+    # a drafter without the head has no confidences before the fit
+    before = (
+        reliability_by_slot(judging.confidence_logits, accepted_NK) if judging.has_confidence else [None] * len(after)
+    )
     slots = [
         {
-            "slot": raw.slot,
-            "records": raw.records,
-            "reached": raw.reached,
-            "temperature": calibration.temperatures[index],
-            "bias": 0.0 if calibration.biases is None else calibration.biases[index],
-            "ece_before": raw.ece,
+            "slot": fitted.slot,
+            "records": fitted.records,
+            "reached": fitted.reached,
+            "temperature": None if calibration.margin is not None else calibration.temperatures[index],
+            "bias": None if calibration.margin is not None else (calibration.biases or [0.0] * len(after))[index],
+            "ece_before": None if raw is None else raw.ece,
             "ece_after": fitted.ece,
-            "brier_before": raw.brier,
+            "brier_before": None if raw is None else raw.brier,
             "brier_after": fitted.brier,
             "auroc": fitted.auroc,
-            "conditional_auroc": raw.conditional_auroc,
-            "predicted_before": raw.predicted,
+            "conditional_auroc": fitted.conditional_auroc,
+            "predicted_before": None if raw is None else raw.predicted,
             "predicted_after": fitted.predicted,
-            "observed": raw.observed,
+            "observed": fitted.observed,
             "overlap": _mean_overlap(judging, index),
-            "curve_before": raw.curve,
+            "curve_before": [] if raw is None else raw.curve,
             "curve_after": fitted.curve,
         }
         for index, (raw, fitted) in enumerate(zip(before, after, strict=True))
     ]
-    margin = fit_margin(fitting.margins, fitting.accepted)
+    margin = calibration.margin or fit_margin(fitting.margins, fitting.accepted)
     return {
+        "survival": "confidence" if calibration.margin is None else "margin",
         "slots": slots,
         "conditional_acceptance": conditional_acceptance(judging.accepted_count, judging.num_slots),
-        "threshold_sweep": threshold_sweep(judging, calibration.temperatures, calibration.biases),
+        "threshold_sweep": threshold_sweep(replace(judging, confidence_logits=final_NK.astype(np.float32))),
         "predictors": compare_predictors(margin, calibration, judging),
         "margin": {"slopes": margin.slopes, "intercepts": margin.intercepts},
         "fitted_rounds": len(fitting),

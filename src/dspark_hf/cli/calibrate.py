@@ -29,6 +29,7 @@ def calibrate(
     source: str, overrides: tuple[str, ...], run_dir: Path | None, as_json: bool, quiet: bool, **drafter: Any
 ) -> None:
     """Fit temperatures on whole rollouts, one set per sampling regime; they go into config.json, the report beside it."""
+    from dspark_hf.hub.card_render import number
     from dspark_hf.pipeline.run import run_pipeline
     from dspark_hf.pipeline.standalone import calibrate_drafter, drafter_workspace
     from dspark_hf.training.recipe import build_recipe, load_recipe
@@ -45,5 +46,7 @@ def calibrate(
     if as_json:
         show_json(result)
     else:
-        rows = [[regime, f"{each['ece_before']:.3f}", f"{each['ece_after']:.3f}"] for regime, each in result.items()]
+        rows = [
+            [regime, *(number(each[key], 3) for key in ("ece_before", "ece_after"))] for regime, each in result.items()
+        ]
         show_table(["regime", "error before", "error after"], rows, title="survival, mean over slots, held-out rounds")

@@ -46,6 +46,12 @@ class Draft:
     limits: list[int]
     ended: list[bool]
 
+    @property
+    def margins_RK(self) -> torch.Tensor:
+        """Difference of the two best scores of every slot; a function of the tokens before the slot, not of its own."""
+        best_RK2 = self.logits_RKU.topk(2, dim=-1).values
+        return best_RK2[..., 0] - best_RK2[..., 1]
+
 
 class DSparkCandidateGenerator:
     """

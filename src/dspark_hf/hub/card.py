@@ -259,7 +259,9 @@ class DrafterCard:
     def calibration_rows(self) -> list[list[str]]:
         rows = []
         for regime, report in sorted(self.sources.results.calibration.items()):
-            temperatures = ((self.config.confidence_calibration or {}).get(regime) or {}).get("temperatures") or []
+            entry = (self.config.confidence_calibration or {}).get(regime) or {}
+            # a logistic on the margin of the draft scores has no temperature
+            temperatures = [] if entry.get("margin_slopes") else entry.get("temperatures") or []
             for index, slot in enumerate(report.get("slots") or []):
                 temperature = temperatures[index] if index < len(temperatures) else slot.get("temperature")
                 errors = [number(slot.get(key), 3) for key in ("ece_before", "ece_after", "auroc")]

@@ -201,7 +201,7 @@ def check_heads(config: Any) -> None:
             "confidence_head_with_markov=true needs markov_rank > 0, got 0; set it to false or give the Markov head a rank"
         )
     for regime, entry in (config.confidence_calibration or {}).items():
-        for key in ("temperatures", "biases"):
+        for key in ("temperatures", "biases", "margin_slopes", "margin_intercepts", "expected_acceptance"):
             values = entry.get(key) if isinstance(entry, dict) else None
             name = f"confidence_calibration[{regime!r}].{key}"
             if values is None:
@@ -212,6 +212,12 @@ def check_heads(config: Any) -> None:
                 raise ValueError(f"{name} must hold {config.num_slots} numbers, one per slot, got {values!r}")
             if key == "temperatures" and min(values) <= 0:
                 raise ValueError(f"{name} must be > 0, got {values}")
+            if key == "expected_acceptance" and not 0 <= min(values) <= max(values) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {values}")
+        if (entry.get("margin_slopes") is None) != (entry.get("margin_intercepts") is None):
+            raise ValueError(
+                f"confidence_calibration[{regime!r}] must hold both 'margin_slopes' and 'margin_intercepts', or neither"
+            )
 
 
 def _is_number(value: Any) -> bool:

@@ -159,8 +159,10 @@ def _export(result: TrainingResult, folder: Path, dtype: torch.dtype) -> None:
 def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     """Fits temperatures on real rollouts, one set a sampling regime, and writes the report."""
     section, drafter, folder = workspace.recipe.calibrate, workspace.drafter, workspace.drafter_folder
-    if drafter.confidence_head is None:
-        workspace.reporter.note("no confidence head, nothing to calibrate")
+    if drafter.confidence_head is None and section.survival == "confidence":
+        workspace.reporter.note(
+            "no confidence head, nothing to calibrate; calibrate.survival: margin reads the margin of the draft scores instead"
+        )
         return {}
     prompts = [workspace.renderer.prompt_ids(_first_turn(item)) for item in workspace.calibration_prompts()]
     found, figures = {}, {}
@@ -178,7 +180,12 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
         )
         if workspace.given_drafter is None:
             records.save(workspace.folder.path / "rollouts" / f"{records.regime}.npz")
-        result = fit_calibration(records, held_out=1 - section.fit_fraction, min_samples=section.min_samples)
+        result = fit_calibration(
+            records,
+            survival=section.survival,
+            held_out=1 - section.fit_fraction,
+            min_samples=section.min_samples,
+        )
         found[records.regime] = result.calibration.to_dict()
         update_calibration(folder, records.regime, result.report)
         name = records.regime.replace("=", "_").replace(",", "_")
@@ -189,10 +196,10 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
             title=records.regime,
         )
         figures[records.regime] = _calibration_error(result.report)
+        before, after = (_three_digits(value) for value in figures[records.regime].values())
         workspace.reporter.note(
-            "calibration at {}: error of survival {:.3f} before, {:.3f} after, {} rounds".format(
-                records.regime, *figures[records.regime].values(), len(records)
-            )
+            f"calibration at {records.regime}: error of survival {before} before, {after} after, {len(records)} rounds, read "
+            f"from the {result.report['survival']}"
         )
     drafter.config.confidence_calibration = found
     if (folder / "adapter_config.json").is_file():
@@ -206,10 +213,17 @@ def _first_turn(conversation: Any) -> list[dict[str, str]]:
     return [*conversation.system, {"role": "user", "content": conversation.user_turns[0]}]
 
 
-def _calibration_error(report: dict[str, Any]) -> dict[str, float]:
-    """Mean over slots of the expected calibration error on held-out rounds."""
-    slots = [slot for slot in report["slots"] if slot["ece_before"] is not None and slot["ece_after"] is not None]
-    return {key: sum(slot[key] for slot in slots) / max(len(slots), 1) for key in ("ece_before", "ece_after")}
+def _calibration_error(report: dict[str, Any]) -> dict[str, float | None]:
+    """Mean over slots of the expected calibration error on held-out rounds; `None` before, without a confidence head."""
+    found: dict[str, float | None] = {}
+    for key in ("ece_before", "ece_after"):
+        errors = [slot[key] for slot in report["slots"] if slot[key] is not None]
+        found[key] = sum(errors) / len(errors) if errors else None
+    return found
+
+
+def _three_digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def profile(workspace: Workspace, fingerprint: str) -> dict[str, Any]:

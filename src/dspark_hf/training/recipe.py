@@ -173,6 +173,8 @@ class CalibrateSection:
     top_p: float = knob(1.0, low=0.0, high=1.0)
     batch_size: int = knob(8, low=1)  # prompts decoded together
     min_samples: int = knob(50, low=1)  # a slot with fewer keeps temperature 1
+    # what the scheduler reads: the head, the margin of the two best draft scores, or the better one on held-out rounds
+    survival: str = knob("confidence", choices=("confidence", "margin", "best"))
     fit_fraction: float = knob(0.5, low=0.05, high=0.95)  # of the prompts; the rest measures the fit
     # T(B) is timed at every width of 1 .. cost_rows rows
     cost_rows: int = knob(1, low=1)
