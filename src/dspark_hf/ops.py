@@ -1,10 +1,11 @@
-"""The four hot operations behind one door: torch on CPU, Triton on CUDA and ROCm, the same signatures and results.
+"""The hot operations behind one door: torch on CPU, Triton on CUDA and ROCm, the same signatures and results.
 
 | function | what it does | who calls it |
 |---|---|---|
 | `markov_draft` | all K Markov steps of a block: corrected logits, tokens, log q, confidence, survival | generation |
 | `schedule_prefix` | survival and cost table -> prefix lengths, cu_seqlens, row marker, on the device | generation |
 | `verify_ragged` | accept, resample or bonus over ragged rows | generation |
+| `attend_ragged` | attention of rows of unequal length, end to end (no Triton: torch's `varlen_attn`) | generation |
 | `linear_loss` | CE, L1 and acceptance from hidden states, never a full [N, V] tensor | training |
 
 `DSPARK_HF_KERNELS` overrides the choice: `auto` (default), `torch`, or `triton` (CPU tensors then need
@@ -34,12 +35,15 @@ from dspark_hf._kernels.dspark_schedule.reference import PrefixSchedule
 from dspark_hf._kernels.dspark_verify import reference as _reference_verify
 from dspark_hf._kernels.dspark_verify.reference import STATUS_NOT_A_DISTRIBUTION, Verification
 
+from . import ragged_attention as _ragged_attention
+
 
 __all__ = [
     "LinearLoss",
     "MarkovDraft",
     "PrefixSchedule",
     "Verification",
+    "attend_ragged",
     "backend",
     "linear_loss",
     "linear_loss_reference",
@@ -175,6 +179,30 @@ def verify_ragged(
             "probability tensor contains either `inf`, `nan` or element < 0: the target's logits are broken."
         )
     return result
+
+
+def attend_ragged(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options) -> torch.Tensor:
+    """Attention of rows end to end; see [`ragged_attention.attend_ragged`] for every argument.
+
+    Runs on `torch.nn.attention.varlen.varlen_attn` where that works (CUDA, half precision, one head size up to 256) and
+    `DSPARK_HF_KERNELS` is not `torch`, else row by row.
+
+    Args:
+        query (`torch.Tensor`): [M, Hq, E], the tokens of all rows.
+        key, value (`torch.Tensor`): [T, Hk, E], the slots of all rows.
+        cu_seq_q, cu_seq_k (`torch.Tensor`): int32 [R + 1].
+        max_q, max_k (`int`): of the longest row.
+        **options: `scale, window_size, enable_gqa, seqused_k`.
+
+    Returns:
+        `torch.Tensor`: [M, Hq, E].
+    """
+    sizes = {query.shape[-1], key.shape[-1], value.shape[-1]}
+    fused = None
+    if os.environ.get(ENVIRONMENT) != "torch" and _ragged_attention.is_fused(query.device, query.dtype, sizes):
+        fused = _ragged_attention.fused_attention()
+    implementation = fused or _ragged_attention.attend_ragged
+    return implementation(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options)
 
 
 def linear_loss(hidden, latent, teacher, lm_head, w2, teacher_head, labels, **options) -> LinearLoss:

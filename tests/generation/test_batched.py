@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
-from dspark_hf.generation import decoding
+from dspark_hf.generation import layouts
 from dspark_hf.generation.batched import ragged_layer_types
 
 
@@ -92,7 +92,7 @@ def test_attention_without_dense_masks_decodes_rows_one_after_another(pair, make
     mask[1, :3] = 0
     options = {**GREEDY, "attention_mask": mask, "repetition_penalty": 1.2}
     expected = target.generate(ids, **options)
-    monkeypatch.setattr(decoding, "MASKED_ATTENTION", ())
+    monkeypatch.setattr(layouts, "MASKED_ATTENTION", ())
     assert torch.equal(target.generate(ids, assistant_model=drafter, **options), expected)
     rows = [row for row, *_ in drafter.last_generation.rounds]
     assert rows == sorted(rows)

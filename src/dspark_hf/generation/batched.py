@@ -22,8 +22,6 @@ from .target import Target, TargetOutput
 
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "dummy")
-# implementations that take a dense mask; others would read lengths instead
-MASKED_ATTENTION = ("sdpa", "eager")
 
 
 class RaggedLayer(CacheLayerMixin):
@@ -58,11 +56,13 @@ class RaggedCache(Cache):
         layer_types (`list[str]`): of the target; see `ragged_layer_types`.
     """
 
+    layer_class: type[RaggedLayer] = RaggedLayer
+
     def __init__(self, layer_types: list[str]):
         self.columns = Columns(width=0, start=0)
         self.held = 0
         layers = [
-            DummyLayer() if kind == "dummy" else RaggedLayer(self, sliding=kind == "sliding_attention")
+            DummyLayer() if kind == "dummy" else self.layer_class(self, sliding=kind == "sliding_attention")
             for kind in layer_types
         ]
         super().__init__(layers=layers)
@@ -85,9 +85,10 @@ class RaggedRows(Target):
 
     layout = "padded"
     cache: RaggedCache
+    cache_class: type[RaggedCache] = RaggedCache
 
     def __init__(self, request: GenerationRequest, origins: list[int], layer_types: list[str]):
-        super().__init__(request, origins, RaggedCache(layer_types))
+        super().__init__(request, origins, self.cache_class(layer_types))
         text = request.target.config.get_text_config()
         self.window = getattr(text, "sliding_window", None) if "sliding_attention" in layer_types else None
         # models with layer types of their own take one mask per type, the others a single one
@@ -99,7 +100,8 @@ class RaggedRows(Target):
         self.prompting = False
         return output
 
-    def verify(self, rows: TokenRows, width: int) -> TargetOutput:
+    def verify(self, rows: TokenRows, lengths: list[int]) -> TargetOutput:
+        width = 1 + max(lengths)
         first_R1 = torch.tensor(rows.generated, device=rows.ids_RC.device)[:, None] + (self.prompt_columns - 1)
         self.columns_RQ = first_R1 + torch.arange(width, device=first_R1.device)
         widest = self.prompt_columns - 1 + max(rows.generated) + width

@@ -16,8 +16,8 @@ import torch
 from transformers import DynamicCache
 from transformers.utils import logging
 
-from .batched import MASKED_ATTENTION, RaggedRows, ragged_layer_types
 from .checks import check_pair, check_request
+from .layouts import rows_together
 from .loop import DecodeLoop
 from .outputs import Collector
 from .processors import ScorePlan
@@ -78,15 +78,13 @@ def _decode_rows(request: GenerationRequest, plan: ScorePlan, stats: GenerationS
     parts: dict[str, Any] = {"rule": rule, "plan": plan, "collector": collector, "stats": stats}
     batch = len(request.input_ids_BL)
     text = request.target.config.get_text_config()
-    # rows of unequal length need masks and positions of their own
-    together = request.attention_implementation in MASKED_ATTENTION and "position_ids" in request.model_kwargs
-    layer_types = ragged_layer_types(text) if together else None
+    together = rows_together(request, list(range(batch))) if batch > 1 else None
     cache = request.cache if batch == 1 else None
     groups: list[tuple[list[int], Callable[[], Target]]]
     if batch == 1:
         groups = [([0], lambda: SingleRow(request, [0], request.cache))]
-    elif layer_types is not None:
-        groups = [(list(range(batch)), lambda: RaggedRows(request, list(range(batch)), layer_types))]
+    elif together is not None:
+        groups = [(list(range(batch)), lambda: together)]
     else:
         groups = [([row], partial(SingleRow, request, [row], DynamicCache(config=text))) for row in range(batch)]
     for origins, build in groups:

@@ -82,7 +82,7 @@ class DecodeLoop:
         while len(self.rows):
             draft, drafted, lengths = self._draft(drafting)
             started = time.perf_counter()
-            output = self.target.verify(self.rows, 1 + max(lengths))
+            output = self.target.verify(self.rows, lengths)
             self.stats.verify_seconds += time.perf_counter() - started
             self.stats.target_forwards += 1
             self._settle(output, draft, drafted, lengths)
@@ -126,10 +126,11 @@ class DecodeLoop:
     def _settle(self, output: TargetOutput, draft: Draft | None, drafted: list[int], lengths: list[int]) -> None:
         """Judges the drafts, commits what stands and the token after it, and lets ended rows go."""
         rows, width, prompt = self.rows, 1 + max(lengths), self.rows.generated[0] == 0
-        logits_RQV = output.logits_RQV.clone() if "logits" in self.collector.wanted else output.logits_RQV
-        verdict = self.verifier.judge(output.logits_RQV, rows, draft, lengths)
+        # processors may write into what they are given
+        logits_RQV = output.logits.padded_RQV.clone() if "logits" in self.collector.wanted else None
+        verdict = self.verifier.judge(output.logits, rows, draft, lengths)
         outputs = RoundOutputs(
-            verdict.scores_RQV,
+            verdict.scores,
             logits_RQV,
             output.model_output,
             self.target.attention_spans(rows),
@@ -161,7 +162,7 @@ class DecodeLoop:
             rows.lengths[row],
             lambda columns: rows.ids_RC[row : row + 1, :columns],
             lambda extra: self.collector.scores_of(
-                origin, [verdict.scores_RQV[row : row + 1, position] for position in range(extra)]
+                origin, [verdict.scores.padded_RQV[row : row + 1, position] for position in range(extra)]
             ),
         )
         if not done or self.rule.eos_ids or len(self.collector.rows) == 1:
@@ -217,7 +218,7 @@ def _round_records(
     tokens = draft.tokens_RK.tolist()
     margins = draft.margins_RK.clamp(max=LARGEST_MARGIN).tolist()
     confidence = None if draft.confidence_RK is None else draft.confidence_RK.tolist()
-    overlaps = overlap(verdict.scores_RQV, draft, max(lengths)) if do_sample and max(lengths) else None
+    overlaps = overlap(verdict.scores.padded_RQV, draft, max(lengths)) if do_sample and max(lengths) else None
     return [
         RoundRecord(
             row=origin,

@@ -15,6 +15,7 @@ import torch
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from .request import GenerationRequest
+from .scores import RowScores
 
 
 KINDS = ("scores", "logits", "hidden_states", "attentions")
@@ -33,8 +34,8 @@ class RowOutputs:
 class RoundOutputs:
     """Per-position outputs of one forward, all rows: scores after and before the processors, and the model's own."""
 
-    scores_RQV: torch.Tensor
-    logits_RQV: torch.Tensor
+    scores: RowScores
+    logits_RQV: torch.Tensor | None
     model_output: Any
     spans: list[int] | None
     windows: list[int | None]
@@ -130,8 +131,9 @@ def _joined(parts: list[torch.Tensor | None], like: torch.Tensor | None) -> torc
 def _one(kind: str, outputs: RoundOutputs, row: int, position: int) -> Any:
     rows = slice(row, row + 1)
     if kind == "scores":
-        return outputs.scores_RQV[rows, position]
+        return outputs.scores.padded_RQV[rows, position]
     if kind == "logits":
+        assert outputs.logits_RQV is not None
         return outputs.logits_RQV[rows, position]
     layers = outputs.model_output[kind]
     if outputs.prompt:
@@ -151,7 +153,7 @@ def _visible(outputs: RoundOutputs, index: int, row: int, position: int, layer: 
     if outputs.spans is None:
         return slice(None)
     window = outputs.windows[index] if index < len(outputs.windows) else None
-    if outputs.logits_RQV.shape[0] == 1 and window is not None:
+    if layer.shape[0] == 1 and window is not None:
         # the cache holds a window, not all columns: count from its end
         end = layer.shape[-1] - layer.shape[-2] + position + 1
     else:

@@ -21,6 +21,7 @@ from .memory import recall, remember
 from .request import GenerationRequest
 from .rollback import Rollback
 from .rows import TokenRows
+from .scores import RowScores
 
 
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -32,12 +33,12 @@ PROMPT_ONLY = ("attention_mask", "position_ids", "inputs_embeds", "output_hidden
 class TargetOutput:
     """
     Attributes:
-        logits_RQV: of the last Q positions, fp32.
+        logits (`RowScores`): of the positions that were verified, fp32; the last one of a prompt.
         features_RSF: selected layers side by side, all S positions.
         model_output: of the target's forward, for outputs the user asked for.
     """
 
-    logits_RQV: torch.Tensor
+    logits: RowScores
     features_RSF: torch.Tensor
     model_output: Any
 
@@ -89,8 +90,8 @@ class Target(ABC):
         return self._read(self._forward(input_ids_RL, is_first_iteration=True, **self.prompt_kwargs, **sliced), 1)
 
     @abstractmethod
-    def verify(self, rows: TokenRows, width: int) -> TargetOutput:
-        """Runs the last committed token of every row and `width - 1` drafted ones behind it."""
+    def verify(self, rows: TokenRows, lengths: list[int]) -> TargetOutput:
+        """Runs the last committed token of every row and `lengths[row]` drafted ones behind it."""
 
     def _run(self, rows: TokenRows, width: int) -> TargetOutput:
         tokens_RQ = rows.window(width)
@@ -169,7 +170,7 @@ class Target(ABC):
         layers = [output.hidden_states[index] for index in self.layer_indices]
         features_RSF = torch.cat([layer.to(device) for layer in layers], dim=-1)
         logits_RQV = output.logits[:, -width:].to(dtype=torch.float32, device=self.request.input_ids_BL.device)
-        return TargetOutput(logits_RQV, features_RSF, output)
+        return TargetOutput(RowScores(logits_RQV), features_RSF, output)
 
     def _new_tokens(self, total: int, past: int, embeds: bool) -> int:
         """Tokens of the prompt that are not cached: the input is the whole text, or only what is new."""
@@ -226,8 +227,9 @@ class SingleRow(Target):
             self.mask_RL = torch.cat([self.mask_RL, self.mask_RL.new_ones(1, room)], dim=1)
         return output
 
-    def verify(self, rows: TokenRows, width: int) -> TargetOutput:
+    def verify(self, rows: TokenRows, lengths: list[int]) -> TargetOutput:
         assert self.rollback is not None
+        width = 1 + lengths[0]
         self.rollback.before(width)
         return self._run(rows, width)
 

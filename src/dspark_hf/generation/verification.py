@@ -1,6 +1,6 @@
 """Which drafted tokens stand and which token follows them, for every row of a round.
 
-Flattens the rows and asks `ops.verify_ragged`; processors that keep state are walked through token by token instead. Knows
+Asks `ops.verify_ragged` with the rows end to end; processors that keep state are walked through token by token instead. Knows
 nothing of caches, stopping criteria beyond the end tokens, or of how drafts were made. Source: speculative sampling,
 https://huggingface.co/papers/2211.17192, algorithm 1; a residual that underflows (p = q up to rounding) falls back to p.
 """
@@ -9,6 +9,7 @@ https://huggingface.co/papers/2211.17192, algorithm 1; a residual that underflow
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +20,19 @@ from dspark_hf import ops
 from .candidates import Draft
 from .processors import ScorePlan
 from .rows import TokenRows
+from .scores import RowScores
 
 
 @dataclass
 class Verdict:
     """
     Attributes:
-        scores_RQV: fp32, after the processors.
+        scores (`RowScores`): fp32, after the processors.
         tokens (`list[list[int]]`): per row the tokens to commit, the first `accepted + 1` of each entry.
         accepted (`list[int]`): drafted tokens that stand.
     """
 
-    scores_RQV: torch.Tensor
+    scores: RowScores
     tokens: list[list[int]]
     accepted: list[int]
 
@@ -50,27 +52,30 @@ class Verifier:
         self.do_sample = do_sample
         self.eos_ids = eos_ids
 
-    def judge(self, logits_RQV: torch.Tensor, rows: TokenRows, draft: Draft | None, lengths: list[int]) -> Verdict:
+    def judge(self, logits: RowScores, rows: TokenRows, draft: Draft | None, lengths: list[int]) -> Verdict:
         """Writes the tokens to commit behind each row's committed ones and returns them."""
         if self.plan.unknown:
-            return self._in_order(logits_RQV, rows, draft, lengths[0])
-        scores_RQV = logits_RQV
+            return self._in_order(logits.padded_RQV, rows, draft, lengths[0])
+        scores = logits
         if self.plan.processors:
             counts = _positions_that_matter(draft, lengths)
-            scores_RQV = self.plan.process(logits_RQV, rows.ids_RC, rows.lengths, counts, rows.origins)
+            scores = RowScores(self.plan.process(logits.padded_RQV, rows.ids_RC, rows.lengths, counts, rows.origins))
+        scores_MV = scores.flat_MV(lengths)
         if draft is None or max(lengths) == 0:
-            chosen_R = self._pick(scores_RQV[:, 0])
+            chosen_R = self._pick(scores_MV)
             rows.write(chosen_R[:, None])
-            return Verdict(scores_RQV, [[token] for token in chosen_R.tolist()], [0] * len(rows))
+            return Verdict(scores, [[token] for token in chosen_R.tolist()], [0] * len(rows))
         verification = ops.verify_ragged(
-            *_flattened(scores_RQV, draft, lengths),
+            scores_MV,
+            draft.tokens_RK[:, : max(lengths)].to(scores_MV.device),
+            _starts(lengths, scores_MV.device),
             temperature=1.0 if self.do_sample else 0.0,
-            **(self._distribution(draft, max(lengths), scores_RQV.device) if self.do_sample else {}),
+            **(self._distribution(draft, max(lengths), scores_MV.device) if self.do_sample else {}),
         )
         rows.write(verification.tokens.clamp(min=0))
         # one transfer tells the host everything it needs of the round
         packed = torch.cat([verification.accepted[:, None], verification.tokens], dim=1).tolist()
-        return Verdict(scores_RQV, [entry[1:] for entry in packed], [entry[0] for entry in packed])
+        return Verdict(scores, [entry[1:] for entry in packed], [entry[0] for entry in packed])
 
     def _distribution(self, draft: Draft, longest: int, device: torch.device) -> dict[str, Any]:
         """q of the verified slots, and the random numbers of one verification."""
@@ -101,7 +106,7 @@ class Verifier:
             rows.write(torch.tensor([[token]]), position)
             if position == length or token != drafted[position] or token in self.eos_ids:
                 break
-        return Verdict(torch.stack(scores, dim=1), [tokens], [len(tokens) - 1])
+        return Verdict(RowScores(torch.stack(scores, dim=1)), [tokens], [len(tokens) - 1])
 
     def _token_of_slot(self, scores_1V: torch.Tensor, draft: Draft, slot: int) -> int:
         """The token committed at one slot of the only row: the drafted one if it stands."""
@@ -132,18 +137,10 @@ def _positions_that_matter(draft: Draft | None, lengths: list[int]) -> list[int]
     ]
 
 
-def _flattened(scores_RQV: torch.Tensor, draft: Draft, lengths: list[int]) -> tuple[torch.Tensor, ...]:
-    """Rows of unequal length end to end: `(scores [M, V], drafted tokens [R, L], cu_seqlens [R + 1])`."""
-    device, width = scores_RQV.device, scores_RQV.shape[1]
-    starts = [0]
-    for length in lengths:
-        starts.append(starts[-1] + length + 1)
-    flat_MV = scores_RQV.flatten(0, 1)
-    if starts[-1] != flat_MV.shape[0]:
-        index = [row * width + slot for row, length in enumerate(lengths) for slot in range(length + 1)]
-        flat_MV = flat_MV[torch.tensor(index, device=device)]
-    cu_seqlens = torch.tensor(starts, dtype=torch.int32, device=device)
-    return flat_MV, draft.tokens_RK[:, : max(lengths)].to(device), cu_seqlens
+def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
+    """Where each row begins among all positions, end to end: cu_seqlens `[R + 1]`."""
+    starts = [0, *itertools.accumulate(length + 1 for length in lengths)]
+    return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
 def overlap(scores_RQV: torch.Tensor, draft: Draft, longest: int) -> list[list[float]]:
