@@ -42,7 +42,9 @@ def rows_together(request: GenerationRequest, origins: list[int]) -> RaggedRows 
     together = request.attention_implementation in MASKED_ATTENTION and "position_ids" in request.model_kwargs
     layer_types = ragged_layer_types(request.target.config.get_text_config()) if together else None
     if layer_types is None:
-        logger.debug("rows are decoded one after another: the target's layers, attention or positions allow nothing else")
+        logger.debug(
+            "rows are decoded one after another: the target's layers, attention or positions allow nothing else"
+        )
         return None
     choice = os.environ.get(ENVIRONMENT, "auto")
     if choice not in CHOICES:
