@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dspark_hf.calibration import calibrate, threshold_sweep
-from dspark_hf.calibration.report import conditional_acceptance, expected_acceptance
+from dspark_hf.calibration.report import conditional_acceptance
 
 
 def test_a_report_has_every_figure_of_every_slot_and_is_json(make_records):
@@ -80,10 +80,12 @@ def test_an_unknown_source_of_survival_is_refused(make_records):
         calibrate(make_records([1.0], rounds=200), survival="head")
 
 
-def test_expected_acceptance_is_the_mean_of_each_slot_and_stored(make_records):
+def test_expected_survival_is_what_happened_to_drafts_of_different_promise(make_records):
     records = make_records([1.0, 1.0, 1.0])
-    expected = expected_acceptance(records)
-    assert expected == pytest.approx(conditional_acceptance(records.accepted_count, 3), abs=0.01)
-    assert calibrate(records).calibration.to_dict()["expected_acceptance"] == expected
-    records.accepted_count[:] = 0
-    assert max(expected_acceptance(records)) < 0.01
+    result = calibrate(records)
+    groups = np.array(result.calibration.expected_survival)
+    assert groups.shape == (5, 3)
+    assert (np.diff(groups[:, 0]) > 0).all()
+    assert (np.diff(groups, axis=1) <= 0).all()
+    assert groups.mean(axis=0) == pytest.approx(records.accepted.mean(axis=0), abs=1e-3)
+    assert result.calibration.to_dict()["expected_survival"] == groups.tolist()

@@ -77,8 +77,8 @@ def test_a_wrong_value_is_named(name):
         ({"confidence_calibration": {"greedy": {"temperatures": [1, 1, 1, 1, 0]}}}, "must be > 0"),
         ({"confidence_calibration": {"greedy": {"temperatures": [1] * 5, "margin_slopes": [1] * 5}}}, "or neither"),
         (
-            {"confidence_calibration": {"greedy": {"temperatures": [1] * 5, "expected_acceptance": [1.5] * 5}}},
-            r"must be in \[0, 1\]",
+            {"confidence_calibration": {"greedy": {"temperatures": [1] * 5, "expected_survival": [[1.5] * 5]}}},
+            r"lists of 5 numbers in \[0, 1\]",
         ),
     ],
 )

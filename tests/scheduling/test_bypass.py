@@ -72,3 +72,22 @@ def test_however_long_the_bad_stretch_good_probes_bring_the_row_back():
 def test_the_same_gains_give_the_same_decisions():
     runs = [rounds_drafted(BypassState(), -0.1, 200) for _ in range(2)]
     assert runs[0] == runs[1]
+
+
+def test_a_row_that_is_expected_to_gain_starts_as_one_of_which_nothing_is_known():
+    assert BypassState.expecting(0.0) == BypassState.expecting(0.7) == BypassState()
+
+
+@pytest.mark.parametrize(("loss", "first_wait"), [(0.05, 2 * FIRST_PROBE), (0.8, 32), (50.0, LAST_PROBE)])
+def test_a_row_that_is_expected_to_lose_starts_plainly_and_looks_later(loss, first_wait):
+    assert rounds_drafted(BypassState.expecting(-loss), -loss, 300)[:1] == [first_wait]
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.4, 0.8, 1.5])
+def test_an_expected_loss_costs_one_token_in_40_at_most(loss):
+    assert len(rounds_drafted(BypassState.expecting(-loss), -loss, 64)) * loss <= 0.025 * 64
+
+
+def test_a_row_better_than_expected_drafts_after_a_few_good_probes():
+    state = BypassState.expecting(-0.8)
+    assert len(rounds_drafted(state, 0.5, 100)) >= 100 - 32 - 2

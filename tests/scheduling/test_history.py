@@ -41,3 +41,16 @@ def test_many_rounds_find_the_rate_of_each_slot_and_old_ones_fade():
 
 def test_survival_is_the_running_product():
     assert survival_of([0.5, 0.5, 0.0]) == [0.5, 0.25, 0.0]
+
+
+def test_a_row_starts_from_what_calibration_saw_and_carries_surprises_to_later_slots():
+    history = AcceptanceHistory(3, prior=[0.8, 0.4, 0.2])
+    assert history.rates() == pytest.approx([0.8, 0.4, 0.2])
+    for _ in range(20):
+        history.record(3, 0)
+    assert history.rates()[0] < 0.1
+    assert history.rates()[2] == pytest.approx(0.2 * history.rates()[0] / 0.8)
+    lucky = AcceptanceHistory(2, prior=[0.1, 0.9])
+    for _ in range(20):
+        lucky.record(1, 1)
+    assert lucky.rates()[1] == 1.0

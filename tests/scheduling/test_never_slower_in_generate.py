@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import dspark_hf
+from dspark_hf.calibration import calibrate
 from dspark_hf.dev.tiny import tiny_drafter, tiny_target
+from dspark_hf.evaluation.rollouts import collect_rollouts
 from dspark_hf.scheduling import CostCurve
 
 
@@ -47,6 +49,15 @@ def speed(target, drafter, curve: CostCurve, tokens: int, **options) -> float:
 def test_a_drafter_that_knows_nothing_costs_three_percent_at_most(target, name):
     drafter = tiny_drafter(target, bigram=False)
     assert speed(target, drafter, CURVES[name], 256) >= 0.97
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_calibrated_drafter_that_knows_nothing_costs_that_little_on_short_answers_too(target, name):
+    drafter = tiny_drafter(target, bigram=False)
+    records = collect_rollouts(target, drafter, PROMPTS, max_new_tokens=60, progress=False)
+    drafter.config.confidence_calibration = {records.regime: calibrate(records, min_samples=20).calibration.to_dict()}
+    drafter.set_policy("auto")
+    assert speed(target, drafter, CURVES[name], 64) >= 0.98
 
 
 @pytest.mark.parametrize("name", CURVES)

@@ -176,6 +176,34 @@ def test_a_probe_verifies_something_whatever_the_head_says():
     assert policy(hopeless, [0], plain_rows=1) >= 1
 
 
+def test_a_new_row_starts_from_what_calibration_expects_of_it():
+    curve = CostCurve(tokens=[1, 5], seconds=[1.0, 1.2], draft_seconds=0.5)
+    assert make(curve=curve, expected_survival=[[0.08, 0.01, 0.0, 0.0]]).should_draft(["new"]) == [False]
+    assert make(curve=curve, expected_survival=[[0.7, 0.5, 0.3, 0.2]]).should_draft(["new"]) == [True]
+    assert make(curve=curve).should_draft(["new"]) == [True]
+    # 40 rows fill this machine, one does not
+    loaded = CostCurve(tokens=[1, 40, 200], seconds=[1.0, 1.1, 9.0], draft_seconds=0.1)
+    for layout in ("ragged", "padded"):
+        busy = make(curve=loaded, expected_survival=[[0.7, 0.5, 0.3, 0.2]], layout=layout)
+        assert busy.should_draft(list(range(40))) == [False] * 40
+        assert make(curve=loaded, expected_survival=[[0.7, 0.5, 0.3, 0.2]], layout=layout).should_draft([0]) == [True]
+
+
+def test_only_auto_asks_what_is_expected():
+    curve = CostCurve(tokens=[1, 5], seconds=[1.0, 1.2], draft_seconds=0.5)
+    hopeless = [[0.08, 0.01, 0.0, 0.0]]
+    assert make("lookahead", curve=curve, expected_survival=hopeless).should_draft([0]) == [True]
+    assert make(curve=curve, expected_survival=hopeless, bypass=False).should_draft([0]) == [True]
+
+
+def test_a_calibrated_probe_verifies_what_its_confidences_are_worth():
+    policy = make(expected_survival=[[0.08, 0.01, 0.0, 0.0]])
+    while policy.should_draft([0]) == [False]:
+        policy.observe([0], [0], [0], [0])
+    assert policy(torch.full((1, SLOTS), -20.0), [0]).tolist() == [0]
+    assert policy(torch.full((1, SLOTS), 20.0), [0]).tolist() == [4]
+
+
 def test_drafting_that_never_verifies_is_bypassed_too():
     policy = make(curve=CostCurve(tokens=[1, 5], seconds=[1.0, 5.0], draft_seconds=0.3))
     drafted = 0

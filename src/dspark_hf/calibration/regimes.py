@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# what an entry of `config.confidence_calibration` may hold
-PER_SLOT = ("temperatures", "biases", "margin_slopes", "margin_intercepts", "expected_acceptance")
+PER_SLOT = ("temperatures", "biases", "margin_slopes", "margin_intercepts")
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,23 @@ class Calibration:
         biases (`list[float]`, *optional*): one per slot; `None` means 0.
         regime (`str`, *optional*): the regime they were fitted on; `None` for the identity.
         margin ([`MarginModel`], *optional*): feeds the scheduler in place of the confidence head.
-        expected_acceptance (`list[float]`, *optional*): mean conditional acceptance of each slot in the rollouts, in [0, 1]: what is
-            expected of a row of which nothing is known yet.
+        expected_survival (`list[list[float]]`, *optional*): how the rollouts went: rounds in groups of equal size, from the least
+            to the most promising draft, and in each group the share in which slots 1..k stood, in [0, 1]. It is what a row of
+            which nothing is known yet is expected to do.
     """
 
     temperatures: list[float]
     biases: list[float] | None = None
     regime: str | None = None
     margin: MarginModel | None = None
-    expected_acceptance: list[float] | None = None
+    expected_survival: list[list[float]] | None = None
 
-    def to_dict(self) -> dict[str, list[float]]:
+    def to_dict(self) -> dict[str, Any]:
         """The entry of `config.confidence_calibration`."""
-        entry = {"temperatures": self.temperatures, "biases": self.biases}
+        entry: dict[str, Any] = {"temperatures": self.temperatures, "biases": self.biases}
         if self.margin is not None:
             entry |= {"margin_slopes": self.margin.slopes, "margin_intercepts": self.margin.intercepts}
-        entry["expected_acceptance"] = self.expected_acceptance
+        entry["expected_survival"] = self.expected_survival
         return {key: values for key, values in entry.items() if values is not None}
 
 
@@ -135,9 +135,10 @@ def find_calibration(
         nearest = min(sorted(alike), key=lambda name: _distance(_parts(name), wanted))
         logger.warning_once(f"no confidence calibration for {key}: the nearest, {nearest}, is used")
     entry = calibrations[nearest]
-    for name in PER_SLOT:
-        values = entry.get(name)
-        if values is not None and len(values) != num_slots:
+    held = {name: [entry[name]] for name in PER_SLOT if entry.get(name) is not None}
+    held["expected_survival"] = entry.get("expected_survival") or []
+    for name, values in ((name, values) for name, group in held.items() for values in group):
+        if len(values) != num_slots:
             raise ValueError(
                 f"calibration {nearest!r} holds {len(values)} {name}, the drafter has {num_slots} slots; calibrate again"
             )
@@ -145,7 +146,7 @@ def find_calibration(
     if entry.get("margin_slopes") is not None:
         margin = MarginModel(entry["margin_slopes"], entry["margin_intercepts"])
     return Calibration(
-        list(entry["temperatures"]), entry.get("biases"), nearest, margin, entry.get("expected_acceptance")
+        list(entry["temperatures"]), entry.get("biases"), nearest, margin, entry.get("expected_survival")
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 SURVIVAL = ("confidence", "margin", "best")
+GROUPS = 5
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(21))
 
 
@@ -83,18 +84,21 @@ def calibrate(
     predictors = compare_predictors(margin, calibration, judging)
     best = min(predictors, key=lambda name: predictors[name]["brier"])
     chosen = margin if survival == "margin" or (survival == "best" and best == "margin") else None
-    calibration = replace(calibration, margin=chosen, expected_acceptance=expected_acceptance(records))
+    calibration = replace(calibration, margin=chosen)
+    calibration = replace(calibration, expected_survival=expected_survival(calibration, records))
     return CalibrationResult(calibration, calibration_report(fitting, judging, calibration))
 
 
-def expected_acceptance(records: RolloutRecords) -> list[float]:
-    """Conditional acceptance of each slot over all rounds, in (0, 1); a slot that few rounds reach leans on the one before it."""
-    rates, rate = [], 0.5
-    for slot in range(records.num_slots):
-        reached, stood = ((records.accepted_count >= count).sum() for count in (slot, slot + 1))
-        rate = float((stood + rate) / (reached + 1))
-        rates.append(rate)
-    return rates
+def expected_survival(calibration: Calibration, records: RolloutRecords) -> list[list[float]]:
+    """
+    Observed survival of each slot, in groups of rounds of equal size, from the least to the most promising by the calibration.
+
+    A mean over all rounds would not do: where blocks differ, drafting can pay although the average block does not, because the
+    scheduler verifies the good ones only.
+    """
+    promise_N = np.cumprod(sigmoid(calibrated_logits(calibration, records)), axis=1).sum(axis=1)
+    groups = np.array_split(promise_N.argsort(kind="stable"), min(GROUPS, len(records)))
+    return [[round(float(share), 4) for share in records.accepted[rounds].mean(axis=0)] for rounds in groups]
 
 
 def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibration: Calibration) -> dict[str, Any]:

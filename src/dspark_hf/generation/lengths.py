@@ -46,6 +46,7 @@ class VerificationLengths:
             # the logistic on the margin is calibrated as it is
             temperatures=None if self.margin is not None else calibration.temperatures[: self.num_slots],
             biases=None if self.margin is not None else _first(calibration.biases, self.num_slots),
+            expected_survival=[group[: self.num_slots] for group in calibration.expected_survival or []],
             layout=layout,
             kernel=ops.schedule_prefix if _on_device(drafter) else None,
         )

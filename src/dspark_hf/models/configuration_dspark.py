@@ -54,7 +54,8 @@ class DSparkConfig(PreTrainedConfig):
         target_thinking (`bool`, *optional*): whether the training answers were written in thinking mode.
         confidence_calibration (`dict`, *optional*): sampling regime -> `{"temperatures": [...], "biases": [...]}`, one
             number per slot (paper section 3.2.1). Optional: `"margin_slopes"` and `"margin_intercepts"`, a logistic on the
-            margin of the two best draft scores that replaces the confidence head, and `"expected_acceptance"`.
+            margin of the two best draft scores that replaces the confidence head, and `"expected_survival"`, lists of one number
+            per slot from which new rows start.
         source_config (`dict`, *optional*): the untouched `config.json` of the published checkpoint it came from; used when
             it is written back in that format.
 

@@ -201,7 +201,7 @@ def check_heads(config: Any) -> None:
             "confidence_head_with_markov=true needs markov_rank > 0, got 0; set it to false or give the Markov head a rank"
         )
     for regime, entry in (config.confidence_calibration or {}).items():
-        for key in ("temperatures", "biases", "margin_slopes", "margin_intercepts", "expected_acceptance"):
+        for key in ("temperatures", "biases", "margin_slopes", "margin_intercepts"):
             values = entry.get(key) if isinstance(entry, dict) else None
             name = f"confidence_calibration[{regime!r}].{key}"
             if values is None:
@@ -212,8 +212,13 @@ def check_heads(config: Any) -> None:
                 raise ValueError(f"{name} must hold {config.num_slots} numbers, one per slot, got {values!r}")
             if key == "temperatures" and min(values) <= 0:
                 raise ValueError(f"{name} must be > 0, got {values}")
-            if key == "expected_acceptance" and not 0 <= min(values) <= max(values) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {values}")
+        for group in entry.get("expected_survival") or []:
+            numbers = isinstance(group, list) and len(group) == config.num_slots and all(map(_is_number, group))
+            if not numbers or not 0 <= min(group) <= max(group) <= 1:
+                raise ValueError(
+                    f"confidence_calibration[{regime!r}].expected_survival must hold lists of {config.num_slots} numbers in [0, 1], "
+                    f"got {group!r}"
+                )
         if (entry.get("margin_slopes") is None) != (entry.get("margin_intercepts") is None):
             raise ValueError(
                 f"confidence_calibration[{regime!r}] must hold both 'margin_slopes' and 'margin_intercepts', or neither"

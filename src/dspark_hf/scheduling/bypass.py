@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-# A new prompt may lose this much before it stops: 1% of 256 tokens. Less, and an unlucky start would stop good drafters.
+# A new prompt of which nothing bad is known may lose this much before it stops: 1% of 256 tokens. Less, and an unlucky start would stop good drafters.
 CREDIT = 2.5
 # A long good stretch earns no more than this, so that the turn to hard text is noticed within a few rounds.
 CEILING = 8.0
@@ -29,6 +29,17 @@ class BypassState:
     account: float = CREDIT
     waited: int = 0
     interval: int = 0
+
+    @classmethod
+    def expecting(cls, gain: float) -> BypassState:
+        """
+        A new row of which only an average is known: `gain` tokens per drafted round over a plain one.
+
+        Where the average loses, the row starts plainly, as if a first probe had just failed.
+        """
+        if gain >= 0:
+            return cls()
+        return cls(account=max(gain, -DEBT), interval=min(2 * _wait_after(gain), LAST_PROBE))
 
     @property
     def loses(self) -> bool:
@@ -53,8 +64,7 @@ class BypassState:
         elif gain > 0:
             self.interval = 1
         else:
-            wanted = max(2 * self.interval, FIRST_PROBE, round(-gain * ROUNDS_PER_LOST_TOKEN))
-            self.interval = min(wanted, LAST_PROBE)
+            self.interval = min(max(2 * self.interval, _wait_after(gain)), LAST_PROBE)
 
     def look_again(self) -> None:
         """Something else has changed what drafting costs, so the next probe need not wait long."""
@@ -63,3 +73,8 @@ class BypassState:
     def wait(self) -> None:
         """One plain round."""
         self.waited += 1
+
+
+def _wait_after(gain: float) -> int:
+    """Plain rounds to wait after one lost drafted round, if it was the first."""
+    return max(FIRST_PROBE, round(-gain * ROUNDS_PER_LOST_TOKEN))

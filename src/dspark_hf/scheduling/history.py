@@ -50,14 +50,19 @@ class AcceptanceHistory:
     Fading counts of how often slot k of one row was accepted, given that the slots before it were.
 
     A slot without observations borrows from the slot before it, so a drafter that fails at slot 1 is not believed at slot 5.
+
+    Args:
+        prior (`list[float]`, *optional*): acceptance expected of each slot before any observation, in (0, 1]; default:
+            `PRIOR_ACCEPTANCE` everywhere.
     """
 
     num_slots: int
-    prior: float = PRIOR_ACCEPTANCE
+    prior: list[float] = field(default_factory=list)
     tried: list[float] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.prior = self.prior or [PRIOR_ACCEPTANCE] * self.num_slots
         self.tried = self.tried or [0.0] * self.num_slots
         self.accepted = self.accepted or [0.0] * self.num_slots
 
@@ -69,9 +74,11 @@ class AcceptanceHistory:
 
     def rates(self) -> list[float]:
         """Conditional acceptance of each slot, in (0, 1]."""
-        rates, belief = [], self.prior
-        for tried, accepted in zip(self.tried, self.accepted, strict=True):
+        rates, surprise = [], 1.0
+        for prior, tried, accepted in zip(self.prior, self.tried, self.accepted, strict=True):
+            belief = min(prior * surprise, 1.0)
             belief = (belief * PRIOR_STRENGTH + accepted) / (PRIOR_STRENGTH + tried)
+            surprise = belief / prior
             rates.append(belief)
         return rates
 

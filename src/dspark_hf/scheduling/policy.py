@@ -32,6 +32,7 @@ import torch
 
 from .bypass import BypassState
 from .device import KERNEL_POLICIES, schedule_on_device
+from .expectation import conditional_rates, expected_gain, mean_survival
 from .history import AcceptanceHistory, History, survival_of
 from .scheduler import DEFAULT_THRESHOLD, check_policy, rounded_lengths, schedule
 from .single import early_stop_one, lookahead_one, optimal_one, threshold_one
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 @dataclass
 class _Row:
     acceptance: AcceptanceHistory
-    bypass: BypassState
+    bypass: BypassState | None = None
 
 
 class DecodingPolicy:
@@ -60,6 +61,9 @@ class DecodingPolicy:
         sampling (`bool`): tokens are sampled; `optimal` is refused.
         temperatures, biases (`Sequence[float]`, *optional*): calibration of this regime, one per slot:
             `c_k = sigmoid(logit_k / temperature_k + bias_k)`. Default: identity.
+        expected_survival (`Sequence[Sequence[float]]`, *optional*): survival by slot of some typical rounds of this regime, equally
+            likely, from calibration. A new row starts from them: plainly, where they say that drafting loses. Default: new
+            rows draft.
         layout (`str`, *optional*, defaults to `"ragged"`): `"padded"` if every row of a forward is as wide as the longest.
         kernel (`Callable`, *optional*): `dspark_hf.ops.schedule_prefix`, to decide where the confidences are. Used for
             `early_stop`, `lookahead` and `lagged_topk` without tiers; the lengths are those of the host.
@@ -77,6 +81,7 @@ class DecodingPolicy:
         sampling: bool,
         temperatures: Sequence[float] | None = None,
         biases: Sequence[float] | None = None,
+        expected_survival: Sequence[Sequence[float]] | None = None,
         layout: str = "ragged",
         kernel: Callable[..., Any] | None = None,
     ):
@@ -91,13 +96,15 @@ class DecodingPolicy:
         self.layout = layout
         self.temperatures = _per_slot(temperatures, num_slots, "temperatures", 1.0)
         self.biases = _per_slot(biases, num_slots, "biases", 0.0)
+        self._expected = [_per_slot(group, num_slots, "expected_survival", 1.0) for group in expected_survival or ()]
+        self._prior = conditional_rates(mean_survival(self._expected))
         self.bypasses = self.name == "auto" and curve is not None and policy.get("bypass", True)
         self._active = _active_policy(self.name, curve)
         self.kernel = kernel if self._active in KERNEL_POLICIES and self.tiers is None else None
         self._tier_of = rounded_lengths(num_slots, self.tiers)
         self._rows: dict[Hashable, _Row] = {}
         # In the padded layout one row's draft widens all others', so they draft together or not at all.
-        self._batch = BypassState() if layout == "padded" else None
+        self._batch: BypassState | None = None
         self._most_rows = 0
         self._survivals: deque[tuple[dict[Hashable, int], torch.Tensor]] = deque(maxlen=2)
         self._seconds: dict[Any, list[float]] = {}
@@ -106,7 +113,7 @@ class DecodingPolicy:
         """One bool per row: draft, or take a plain decoding step. From older rounds only; changes nothing."""
         if not self.bypasses:
             return [True] * len(row_ids)
-        return [self._bypass(row).drafts for row in row_ids]
+        return [self._bypass(row, len(row_ids), context).drafts for row in row_ids]
 
     def __call__(
         self,
@@ -141,9 +148,10 @@ class DecodingPolicy:
         survival_RK = self._survival(confidence_logits, row_ids)
         lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
         if self.bypasses:
-            # A probe that verified nothing would learn nothing.
-            probing = [row for row, row_id in enumerate(row_ids) if self._bypass(row_id).probing]
-            if probing:
+            # A probe that verified nothing would learn nothing, unless the confidences are calibrated and say so themselves.
+            together = rows + plain_rows
+            probing = [row for row, row_id in enumerate(row_ids) if self._bypass(row_id, together, context).probing]
+            if probing and not self._expected:
                 least = self._tier_of[1] if self._batch is None else self._probe_length(rows, context)
                 lengths_R[probing] = lengths_R[probing].clamp(min=least)
         return lengths_R
@@ -170,7 +178,9 @@ class DecodingPolicy:
         if self._active == "optimal":
             return optimal_one(survival, seconds, draft_seconds, tier_of)
         length = lookahead_one(survival, seconds, draft_seconds, tier_of, rates)
-        return max(length, self._probe_length(1, context)) if self._bypass(row_id).probing else length
+        if self.bypasses and not self._expected and self._bypass(row_id, 1, context).probing:
+            return max(length, self._probe_length(1, context))
+        return length
 
     def observe(
         self,
@@ -188,23 +198,27 @@ class DecodingPolicy:
         if not self.bypasses:
             return
         rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
+        states = [self._bypass(row_id, rows, context) for row_id in row_ids]
         if self._batch is not None and 2 * rows <= self._most_rows:
             # Half of the rows have left: what a forward costs is another matter now.
             self._batch.look_again()
             self._most_rows = rows
         self._most_rows = max(self._most_rows, rows)
+        if not drafting:
+            for state in states[: None if self._batch is None else 1]:
+                state.wait()
+            return
         seconds = self._seconds_at(rows, context)
         token_seconds = seconds[rows] / rows  # of a token without drafting
         draft_seconds = self.curve.draft_seconds_at(drafting) if self.curve is not None else 0.0
         if self._batch is not None:
             extra = seconds[rows * (1 + max(verified))] - seconds[rows]
             cost = (draft_seconds + extra) / token_seconds
-            self._batch.record((sum(accepted) - cost) / rows) if drafting else self._batch.wait()
+            self._batch.record((sum(accepted) - cost) / rows)
             return
         extra = (seconds[rows + sum(verified)] - seconds[rows]) / max(sum(verified), 1)
-        for row_id, drafts, checked, stood in zip(row_ids, drafted, verified, accepted, strict=True):
+        for state, drafts, checked, stood in zip(states, drafted, verified, accepted, strict=True):
             cost = (draft_seconds / drafting + extra * checked) / token_seconds if drafts else 0.0
-            state = self._bypass(row_id)
             state.record(stood - cost) if drafts else state.wait()
 
     def forget(self, row_id: Hashable) -> None:
@@ -215,11 +229,28 @@ class DecodingPolicy:
 
     def _row(self, row_id: Hashable) -> _Row:
         if row_id not in self._rows:
-            self._rows[row_id] = _Row(AcceptanceHistory(self.num_slots), BypassState())
+            self._rows[row_id] = _Row(AcceptanceHistory(self.num_slots, self._prior))
         return self._rows[row_id]
 
-    def _bypass(self, row_id: Hashable) -> BypassState:
-        return self._row(row_id).bypass if self._batch is None else self._batch
+    def _bypass(self, row_id: Hashable, rows: int, context: int | None) -> BypassState:
+        """The account of a row; of all rows in the padded layout, where one row's draft widens all others'."""
+        if self.layout == "padded":
+            if self._batch is None:
+                self._batch = BypassState.expecting(self._expected_gain(rows, context))
+            return self._batch
+        row = self._row(row_id)
+        if row.bypass is None:
+            row.bypass = BypassState.expecting(self._expected_gain(rows, context))
+        return row.bypass
+
+    def _expected_gain(self, rows: int, context: int | None) -> float:
+        """Tokens per row that a drafted round of typical rows gains over a plain one, on average; 0 if unknown."""
+        if not self._expected or self.curve is None:
+            return 0.0
+        # in the padded layout the mean of the rows decides, and many rows are all average
+        groups = [mean_survival(self._expected)] if self.layout == "padded" and rows > 1 else self._expected
+        seconds, draft_seconds = self._seconds_at(rows, context)[::rows], self.curve.draft_seconds_at(rows)
+        return expected_gain(groups, seconds, draft_seconds, self._tier_of)
 
     def _calibrated(self, logits: Sequence[float]) -> list[float]:
         return [
