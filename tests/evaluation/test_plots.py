@@ -66,3 +66,25 @@ def test_a_picture_is_written_and_comes_out_the_same_twice(name, report, tmp_pat
 def test_series_differ_in_more_than_colour():
     styles = [plots._style(index) for index in range(len(plots.COLOURS))]
     assert len({style["marker"] for style in styles}) == len(styles)
+
+
+def test_no_two_of_fourteen_series_look_alike():
+    styles = [plots._style(index) for index in range(14)]
+    looks = {(style["color"], style["marker"], style.get("markerfacecolor")) for style in styles}
+    assert len(looks) == 14
+
+
+def test_a_picture_of_many_series_makes_room_for_their_names(tmp_path):
+    few, many = (
+        plots.plot_acceptance_by_slot(
+            {f"set {index}": [0.9, 0.8] for index in range(count)}, tmp_path / f"{count}.png"
+        )
+        for count in (3, 12)
+    )
+    width_of_few, width_of_many = (int.from_bytes(path.read_bytes()[16:20], "big") for path in (few, many))
+    assert width_of_many > width_of_few
+
+
+def test_a_regime_without_a_head_has_a_reliability_curve_after_the_fit_alone(report, tmp_path):
+    slots = [{**slot, "curve_before": [], "ece_before": None} for slot in report["slots"]]
+    assert plots.plot_reliability({"slots": slots}, tmp_path / "margin.png").is_file()

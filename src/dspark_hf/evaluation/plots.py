@@ -24,6 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", "-", "--", "-.")
 # Cards show pictures at about half their size, where 13 points are still read.
 FONT_SIZE = 13
+BASELINE = "plain decoding"
 
 
 def plot_reliability(report: Mapping[str, Any], path: str | Path, *, title: str | None = None) -> Path:
@@ -41,7 +42,9 @@ def plot_reliability(report: Mapping[str, Any], path: str | Path, *, title: str 
     for panel, slot in zip(panels, slots, strict=False):
         panel.plot([0, 1], [0, 1], color="0.6", linewidth=1.2, zorder=0)
         for index, (label, key) in enumerate((("before", "curve_before"), ("after", "curve_after"))):
-            points = [(predicted, observed) for predicted, observed, rounds in slot[key] if rounds >= 5]
+            # a bin of few rounds shows their luck
+            enough = max(5, slot["records"] / 200)
+            points = [(predicted, observed) for predicted, observed, rounds in slot[key] if rounds >= enough]
             panel.plot(*zip(*points, strict=True) if points else ([], []), label=label, **_style(index))
         panel.set_title(
             f"slot {slot['slot']}: ECE {_percent(slot['ece_before'])} → {_percent(slot['ece_after'])}", fontsize=12
@@ -49,7 +52,9 @@ def plot_reliability(report: Mapping[str, Any], path: str | Path, *, title: str 
         panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     for panel in panels[len(slots) :]:
         panel.set_visible(False)
-    panels[0].legend(loc="upper left", frameon=False)
+    for panel in panels[max(len(slots) - columns, 0) : len(slots)]:
+        panel.tick_params(labelbottom=True)  # the lowest of its column, where the last row is not full
+    _legend_above(figure, panels[0])
     figure.supxlabel("predicted survival", fontsize=FONT_SIZE)
     figure.supylabel("observed", fontsize=FONT_SIZE)
     return _written(figure, path, title)
@@ -71,7 +76,7 @@ def plot_accepted_length(
     """
     sets = list(dict.fromkeys(name for by_set in lengths.values() for name in by_set))
     figure, [panel] = _panels(1, 1, size=(max(6.4, 1.3 * len(sets) + 1.5), 4.2))
-    width = 0.8 / len(lengths)
+    width = min(0.8 / len(lengths), 0.3)
     for index, (series, by_set) in enumerate(lengths.items()):
         heights = [_gap(by_set.get(name)) for name in sets]
         spans = [((intervals or {}).get(series) or {}).get(name) for name in sets]
@@ -92,12 +97,14 @@ def plot_accepted_length(
             edgecolor="white",
             error_kw={"ecolor": "0.25", "elinewidth": 1.5},
         )
-    panel.axhline(1.0, color="0.4", linewidth=1.2)
+    panel.axhline(1.0, color="black", linewidth=1.5, linestyle=":", label=BASELINE)
+    panel.grid(visible=False, axis="x")
+    panel.set_xlim(-0.6, len(sets) - 0.4)
     turned = len(sets) > 6
     panel.set_xticks(range(len(sets)), sets, rotation=30 if turned else 0, ha="right" if turned else "center")
     panel.set_ylabel("tokens per round")
-    panel.legend(frameon=False, ncols=min(len(lengths), 3), loc="upper right")
-    panel.set_ylim(0, 1.25 * max([1.0, *(value or 0.0 for by_set in lengths.values() for value in by_set.values())]))
+    panel.set_ylim(bottom=0)
+    _legend_above(figure, panel)
     return _written(figure, path, title)
 
 
@@ -110,13 +117,17 @@ def plot_acceptance_by_slot(
     Args:
         rates (`Mapping`): series -> one rate per slot; `None` leaves a gap.
     """
-    figure, [panel] = _panels(1, 1, size=(6.4, 4.2))
+    crowded = len(rates) > 6
+    figure, [panel] = _panels(1, 1, size=(9.6, 5.0) if crowded else (6.4, 4.2))
     for index, (series, by_slot) in enumerate(rates.items()):
         values = [_gap(rate) for rate in by_slot]
         panel.plot(range(1, len(values) + 1), values, label=series, **_style(index))
     longest = max((len(by_slot) for by_slot in rates.values()), default=1)
     panel.set(xlabel="slot", ylabel="accepted, given all before", ylim=(0, 1.03), xticks=range(1, longest + 1))
-    panel.legend(frameon=False, loc="lower left", ncols=2)
+    if crowded:
+        panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        _legend_above(figure, panel)
     return _written(figure, path, title)
 
 
@@ -158,22 +169,29 @@ def plot_load(points: Sequence[Mapping[str, Any]], path: str | Path, *, title: s
         per_user = [point["tokens_per_second_per_user"] for point in own]
         speed.plot(per_user, [point["tokens_per_second"] for point in own], label=policy, **_style(index))
         if index == 0:
-            for point in (own[0], own[-1]):
+            for point, offset, side in ((own[0], (-8, 0), "right"), (own[-1], (0, 14), "center")):
                 place = (point["tokens_per_second_per_user"], point["tokens_per_second"])
                 speed.annotate(
-                    f"{point['rows']} rows", place, xytext=(6, -14), textcoords="offset points", fontsize=11
+                    f"{point['rows']} {'row' if point['rows'] == 1 else 'rows'}",
+                    place,
+                    xytext=offset,
+                    textcoords="offset points",
+                    fontsize=FONT_SIZE - 1,
+                    ha=side,
+                    va="center",
+                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+                    zorder=5,
                 )
         verified = [(point["rows"], point["verified_length"]) for point in own if point["verified_length"] is not None]
         if verified:
             length.plot(*zip(*verified, strict=True), label=policy, **_style(index))
     speed.set(xlabel="tokens/s per user", ylabel="tokens/s, all users", ylim=(0, None), xlim=(0, None))
-    speed.legend(frameon=False)
+    _legend_above(figure, speed)
     rows = sorted({point["rows"] for point in points})
     length.set_xscale("log", base=2)
     length.set_xticks(rows, [str(count) for count in rows])
     length.minorticks_off()
     length.set(xlabel="rows", ylabel="verified tokens per round", ylim=(0, None))
-    length.legend(frameon=False)
     return _written(figure, path, title)
 
 
@@ -192,8 +210,11 @@ def plot_cost_curve(
         panel.plot(tokens, [1000 * value for value in values], label=series, **_style(index))
     panel.set(xlabel="tokens in one target forward", ylabel="milliseconds", ylim=(0, None))
     if max(tokens) > 32:
+        ticks = [2**power for power in range(max(tokens).bit_length()) if 2**power >= min(tokens)]
         panel.set_xscale("log", base=2)
-    panel.legend(frameon=False, loc="lower right")
+        panel.set_xticks(ticks, [str(size) for size in ticks])
+        panel.minorticks_off()
+    _legend_above(figure, panel)
     return _written(figure, path, title)
 
 
@@ -216,15 +237,36 @@ def _panels(rows: int, columns: int, *, size: tuple[float, float], share: bool =
 
 
 def _style(index: int) -> dict[str, Any]:
+    """Of a line; the second seven have hollow markers, so that no two of fourteen look alike."""
+    again, place = divmod(index, len(COLOURS))
+    hollow = {"markerfacecolor": "white", "markeredgecolor": COLOURS[place], "markeredgewidth": 1.6}
+    filled = {"markeredgecolor": "white", "markeredgewidth": 0.8}
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": LINES[index % len(LINES)],
+        "color": COLOURS[place],
+        "marker": MARKERS[place],
+        "linestyle": LINES[place],
         "linewidth": 2.2,
         "markersize": 7,
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.8,
+        **(hollow if again % 2 else filled),
     }
+
+
+def _legend_above(figure: Figure, panel: Axes) -> None:
+    """One legend for all panels, where it can cover no data; its title is the figure's."""
+    handles, labels = panel.get_legend_handles_labels()
+    by_label = sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == BASELINE)
+    longest = max((len(label) for label in labels), default=1)
+    # a letter is about 0.55 em wide, the sample of a line and its gaps five letters
+    columns = int(figure.get_figwidth() * 60 / (0.55 * (FONT_SIZE - 1) * (longest + 5)))
+    figure.legend(
+        [handle for _, handle in by_label],
+        [label for label, _ in by_label],
+        frameon=False,
+        loc="outside upper center",
+        ncols=min(max(columns, 1), max(len(labels), 1)),
+        fontsize=FONT_SIZE - 1,
+        columnspacing=1.2,
+    )
 
 
 def _written(figure: Figure, path: str | Path, title: str | None) -> Path:
@@ -233,7 +275,10 @@ def _written(figure: Figure, path: str | Path, title: str | None) -> Path:
         if legend is not None:
             for text in legend.get_texts():
                 text.set_fontsize(FONT_SIZE - 1)
-    if title is not None:
+    if title is not None and figure.legends:
+        figure.legends[0].set_title(title)
+        figure.legends[0].get_title().set_fontsize(FONT_SIZE + 1)
+    elif title is not None:
         figure.suptitle(title, fontsize=FONT_SIZE + 1)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
