@@ -55,6 +55,10 @@ def test_rows_write_their_context_at_columns_of_their_own():
     inputs = context.prepare(block_rows=2)
     assert inputs.features_RSF[:, :, 0].tolist() == [[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
     assert context.known == [6, 4]
+    context.settle()
+    for value in range(5):  # plain rounds: one token of every row
+        context.add(torch.full((2, 1, 2), float(value)), [1, 1])
+    assert context.prepare(block_rows=2).features_RSF[:, :, 1].tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
 
 
 def test_a_single_row_can_forget_its_latest_tokens():

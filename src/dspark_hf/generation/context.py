@@ -134,11 +134,16 @@ class DraftContext:
         if len(self.pending) == 1:
             return self.pending[0]
         totals = [sum(counts) for counts in zip(*(counts for _, counts in self.pending), strict=True)]
-        like = self.pending[0][0]
-        gathered_RSF = like.new_zeros(len(totals), max(totals), like.shape[2])
-        filled = [0] * len(totals)
+        joined_RTF = torch.cat([features for features, _ in self.pending], dim=1)
+        if min(totals) == joined_RTF.shape[1]:
+            # rounds without drafts: every row took every token
+            return joined_RTF, totals
+        kept: list[list[int]] = [[] for _ in totals]
+        start = 0
         for features, counts in self.pending:
-            for row, count in enumerate(counts):
-                gathered_RSF[row, filled[row] : filled[row] + count] = features[row, :count]
-                filled[row] += count
-        return gathered_RSF, totals
+            for columns, count in zip(kept, counts, strict=True):
+                columns.extend(range(start, start + count))
+            start += features.shape[1]
+        width = max(totals)
+        index_RT = torch.tensor([columns + [0] * (width - len(columns)) for columns in kept], device=joined_RTF.device)
+        return joined_RTF.gather(1, index_RT[..., None].expand(-1, -1, joined_RTF.shape[2])), totals

@@ -126,6 +126,7 @@ class DecodeLoop:
     def _settle(self, output: TargetOutput, draft: Draft | None, drafted: list[int], lengths: list[int]) -> None:
         """Judges the drafts, commits what stands and the token after it, and lets ended rows go."""
         rows, width, prompt = self.rows, 1 + max(lengths), self.rows.generated[0] == 0
+        attentions = "attentions" in self.collector.wanted
         # processors may write into what they are given
         logits_RQV = output.logits.padded_RQV.clone() if "logits" in self.collector.wanted else None
         verdict = self.verifier.judge(output.logits, rows, draft, lengths)
@@ -133,8 +134,8 @@ class DecodeLoop:
             verdict.scores,
             logits_RQV,
             output.model_output,
-            self.target.attention_spans(rows),
-            self.target.attention_windows() if "attentions" in self.collector.wanted else [],
+            self.target.attention_spans(rows) if attentions else None,
+            self.target.attention_windows() if attentions else [],
             prompt,
         )
         kept, ended = [], []

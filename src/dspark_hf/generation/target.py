@@ -216,13 +216,15 @@ class SingleRow(Target):
     def __init__(self, request: GenerationRequest, origins: list[int], cache: Any):
         super().__init__(request, origins, cache)
         self.rollback: Rollback | None = None
-        self._ones = None
+        # of all tokens behind the prompt, [..., 1, tokens]
+        self.positions: torch.Tensor | None = None
 
     def prefill(self, input_ids_RL: torch.Tensor) -> TargetOutput:
         output = super().prefill(input_ids_RL)
         self.rollback = Rollback(self.cache)
         room = self.request.config.max_length + self.request.drafter.config.block_size + 2
-        self.steps = torch.arange(room, device=input_ids_RL.device)
+        if self.next_position is not None:
+            self.positions = self.next_position + torch.arange(room, device=input_ids_RL.device)
         if self.mask_RL is not None:
             self.mask_RL = torch.cat([self.mask_RL, self.mask_RL.new_ones(1, room)], dim=1)
         return output
@@ -272,10 +274,8 @@ class SingleRow(Target):
         return self.mask_RL[:, : self.prompt_columns + rows.generated[0] - 1 + width]
 
     def _positions(self, rows: TokenRows, width: int) -> torch.Tensor | None:
-        if self.next_position is None:
-            return None
         first = rows.generated[0] - 1
-        return self.next_position + self.steps[first : first + width]
+        return None if self.positions is None else self.positions[..., first : first + width]
 
 
 def _rows_of(kwargs: dict[str, Any], origins: list[int], batch: int) -> dict[str, Any]:
