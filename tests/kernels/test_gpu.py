@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from dspark_hf import ops
+from dspark_hf.dev.tiny import tiny_drafter, tiny_target
+from dspark_hf.scheduling import CostCurve
 
 
 pytestmark = pytest.mark.gpu
@@ -116,3 +118,23 @@ def test_a_round_of_fixed_width_replays_from_one_cuda_graph():
         assert torch.equal(captured.tokens, result.tokens), step
         seen.add(tuple(prefix.lengths.tolist()))
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("policy", ["early_stop", "lookahead", "lagged_topk"])
+def test_a_generation_under_a_policy_schedules_on_the_device_and_keeps_the_text(policy, rows, monkeypatch):
+    target = tiny_target().cuda()
+    drafter = tiny_drafter(target).cuda()
+    drafter.cost_curve = CostCurve(tokens=[1, 2, 4, 24], seconds=[1.0, 1.3, 1.2, 2.0], draft_seconds=0.1)
+    drafter.set_policy(policy)
+    devices, schedule_prefix = [], ops.schedule_prefix
+
+    def noted(survival, *arguments, **options):
+        devices.append((survival.device.type, ops.backend(survival)))
+        return schedule_prefix(survival, *arguments, **options)
+
+    monkeypatch.setattr(ops, "schedule_prefix", noted)
+    ids = torch.randint(2, 60, (rows, 9), generator=torch.Generator().manual_seed(0)).cuda()
+    options = {"do_sample": False, "max_new_tokens": 20}
+    assert torch.equal(target.generate(ids, assistant_model=drafter, **options), target.generate(ids, **options))
+    assert set(devices) == {("cuda", "triton")}

@@ -95,3 +95,17 @@ def test_policies_that_no_kernel_knows_stay_with_the_host():
     curve = CostCurve(tokens=[1, 24], seconds=[1.0, 2.0])
     for policy in ({"name": "threshold"}, {"name": "full"}, {"name": "early_stop", "tiers": [2, 4]}):
         assert DecodingPolicy(policy, curve, num_slots=4, sampling=True, kernel=ops.schedule_prefix).kernel is None
+
+
+@pytest.mark.parametrize("layout", ["ragged", "padded"])
+@pytest.mark.parametrize("name", ["early_stop", "lookahead", "lagged_topk"])
+def test_a_decision_reads_nothing_back_from_the_device(name, layout):
+    """Tensors of the meta device have no values, so whatever waited for one would fail."""
+    curve = CostCurve(tokens=[1, 4, 24], seconds=[1.0, 1.1, 2.5], draft_seconds=0.1)
+    policy = DecodingPolicy(
+        {"name": name}, curve, num_slots=5, sampling=True, layout=layout, kernel=ops.schedule_prefix
+    )
+    for _ in range(3):
+        lengths = policy(torch.empty(4, 5, device="meta"), list(range(4)), plain_rows=1)
+        assert lengths.device.type == "meta"
+        assert lengths.shape == (4,)

@@ -142,5 +142,7 @@ def schedule_prefix(
     positions = torch.arange(rows * (slots + 1), dtype=torch.int32, device=device)
     marker = torch.searchsorted(cu_seqlens, positions, right=True, out_int32=True) - 1
     marker = marker.masked_fill(positions >= cu_seqlens[-1], -1)
-    throughput = ((rows + (gain_N * chosen_N).sum()) / round_seconds[base + admitted]).reshape(1)
+    # not by brackets: an index that is a scalar tensor would be read on the host
+    spent = round_seconds.index_select(0, (base + admitted).reshape(1))
+    throughput = (rows + (gain_N * chosen_N).sum()) / spent
     return PrefixSchedule(lengths_R, cu_seqlens, marker, admitted.int().reshape(1), throughput)
