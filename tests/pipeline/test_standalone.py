@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from dspark_hf import DSparkDrafter
+from dspark_hf import DSparkConfig, DSparkDrafter
+from dspark_hf.hub.card import DrafterCard
 from dspark_hf.pipeline.standalone import (
     bench_load,
     calibrate_drafter,
@@ -51,6 +52,26 @@ def test_calibration_and_curve_go_into_the_drafters_folder(pair, prompts):
     }
     assert (drafter / "cost_curves" / "cost_curve.json").is_file()
     assert open_pair(str(drafter), target)[1].cost_curve is not None
+
+
+def test_a_drafter_without_a_head_is_calibrated_by_its_margins(pair, prompts, told):
+    drafter, target = pair
+    whole = DSparkDrafter.from_pretrained(drafter)
+    headless = DSparkDrafter(DSparkConfig(**{**whole.config.to_dict(), "enable_confidence_head": False}))
+    headless.load_state_dict(whole.state_dict(), strict=False)
+    headless.save_pretrained(drafter)
+    section = CalibrateSection(prompts=4, max_new_tokens=12, min_samples=5, temperatures=[0.0])
+    workspace = drafter_workspace(drafter, target=target, prompts=prompts, calibrate=section, reporter=told)
+    assert calibrate_drafter(workspace) == {}
+    assert "calibrate.survival: margin" in told.notes[-1]
+    section.survival = "margin"
+    figures = calibrate_drafter(workspace)["temperature=0"]
+    assert figures["ece_before"] is None
+    assert figures["ece_after"] is not None
+    entry = DSparkDrafter.from_pretrained(drafter).config.confidence_calibration["temperature=0"]
+    assert set(entry) == {"temperatures", "margin_slopes", "margin_intercepts", "expected_survival"}
+    regime, *_, before, _, _ = DrafterCard.from_folder(drafter).calibration_rows[0]
+    assert (regime, before) == ("temperature=0", "-")
 
 
 def test_drafters_are_compared_on_the_same_prompts(pair, prompts, tmp_path):
