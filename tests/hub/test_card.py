@@ -128,6 +128,20 @@ def test_golden_adapter_card(adapter_folder, update_golden):
     check_golden("adapter.md", card.render(), update_golden)
 
 
+def test_an_adapter_has_one_row_a_set_whatever_policies_ran(adapter_folder):
+    results = measured()
+    for suite in measured().suites:
+        suite.policy, suite.accepted_length, suite.speedup = "auto", 1.02, 0.99
+        results.add(suite)
+    results.save(adapter_folder)
+    rows = AdapterCard.from_folder(adapter_folder).acceptance_rows
+    assert [(row[1], row[-1]) for row in rows] == [
+        ("0", "1.60 (full), 0.99 (auto)"),
+        ("1", "1.60 (full), 0.99 (auto)"),
+    ]
+    assert not any("1.02" in row[3] for row in rows)
+
+
 def test_golden_dataset_card(rows_folder, update_golden):
     (rows_folder / "training_recipe.yaml").write_text(
         yaml.safe_dump(RECIPE | {"target": {"name_or_path": "Qwen/Qwen3-0.6B"}})

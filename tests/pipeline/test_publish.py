@@ -73,6 +73,10 @@ def test_an_adapter_is_trained_measured_before_and_after_and_published(finished_
     for results in (EvalResults.load(adapter), EvalResults.load(adapter / "before")):
         assert {suite.temperature for suite in results.suites} == {0.0, 1.0}
     assert DSparkDrafter.from_pretrained(adapter).config.confidence_calibration is not None
+    # what would outweigh a few percent of weights stays with the run, or with the base
+    assert not (adapter / "plots").exists()
+    assert not (adapter / "tokenizer.json").exists()
+    assert list((tmp_path / "run" / "plots").glob("reliability_*.png"))
     publish(adapter, "tester/adapter", recipe=load_recipe(path))
     assert "adapter_model.safetensors" in hub.repos["tester/adapter"].files("main")
 

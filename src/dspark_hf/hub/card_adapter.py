@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dspark_hf.evaluation.results import EvalResults
+from dspark_hf.evaluation.results import EvalResults, SuiteResult
 
 from .card_metadata import for_code, is_hub_id, link, model_index
 from .card_render import cell, number, render, with_interval
@@ -122,13 +122,22 @@ class AdapterCard:
 
     @property
     def acceptance_rows(self) -> list[list[str]]:
+        """A row a set and temperature: lengths where whole blocks were verified, ratios of every policy."""
         earlier = {suite.key: suite for suite in self.before.suites}
+        whole = any(suite.policy == "full" for suite in self.results.suites)
         rows = []
         for suite in self.results.suites:
-            if suite.accepted_length is None:
+            if suite.accepted_length is None or (whole and suite.policy != "full"):
                 continue
             old = earlier.get(suite.key)
             before = with_interval(old.accepted_length, old.accepted_length_interval) if old else "-"
             after = with_interval(suite.accepted_length, suite.accepted_length_interval)
-            rows.append([cell(suite.suite), f"{suite.temperature:g}", before, after, number(suite.speedup)])
+            rows.append([cell(suite.suite), f"{suite.temperature:g}", before, after, self._ratios(suite)])
         return rows
+
+    def _ratios(self, suite: SuiteResult) -> str:
+        """Tokens/s against plain under every policy that was run there."""
+        alike = [each for each in self.results.suites if each.key[:-1] == suite.key[:-1] and each.speedup is not None]
+        if len(alike) < 2:
+            return number(suite.speedup)
+        return ", ".join(f"{number(each.speedup)} ({each.policy})" for each in alike)

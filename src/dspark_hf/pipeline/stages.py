@@ -189,10 +189,10 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
         found[records.regime] = result.calibration.to_dict()
         update_calibration(folder, records.regime, result.report)
         name = records.regime.replace("=", "_").replace(",", "_")
-        plot_reliability(result.report, folder / "plots" / f"reliability_{name}.png", title=records.regime)
+        plot_reliability(result.report, workspace.plots_folder / f"reliability_{name}.png", title=records.regime)
         plot_threshold_sweep(
             result.report["threshold_sweep"],
-            folder / "plots" / f"threshold_sweep_{name}.png",
+            workspace.plots_folder / f"threshold_sweep_{name}.png",
             title=records.regime,
         )
         figures[records.regime] = _calibration_error(result.report)
@@ -202,7 +202,7 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
             f"from the {result.report['survival']}"
         )
     drafter.config.confidence_calibration = found
-    if (folder / "adapter_config.json").is_file():
+    if workspace.is_adapter:
         write_adapter_calibration(folder, found)
     else:
         drafter.config.save_pretrained(folder)
@@ -243,7 +243,7 @@ def profile(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     depths = {f"{curve.context} tokens deep": curve.seconds}
     if curve.deep_seconds is not None:
         depths[f"{curve.deep_context} tokens deep"] = curve.deep_seconds
-    plot_cost_curve(curve.tokens, depths, folder / "plots" / "cost_curve.png")
+    plot_cost_curve(curve.tokens, depths, workspace.plots_folder / "cost_curve.png")
     milliseconds = [round(1000 * value, 2) for value in curve.seconds]
     workspace.reporter.note(
         f"a forward of the target takes {milliseconds[0]} ms for {curve.tokens[0]} token, {milliseconds[-1]} ms for "
@@ -263,7 +263,7 @@ def evaluate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     drafter = workspace.drafter
     drafter.cost_curve = CostCurve.load(target=workspace.target.model)
     results = _evaluate(workspace, drafter, suites, folder)
-    _plot_results(results, folder / "plots")
+    _plot_results(results, workspace.plots_folder)
     for suite in results.suites:
         workspace.reporter.note(_result_line(suite))
     return {"suites": [_figures(suite) for suite in results.suites]}
@@ -341,14 +341,14 @@ def _result_line(suite: SuiteResult) -> str:
 def assemble(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     """Adds recipe, provenance, card and the target's tokenizer, so that the folder is complete without a Hub."""
     folder = workspace.drafter_folder
-    # pipeline("text-generation", assistant_model="user/drafter") opens a tokenizer beside the drafter
-    workspace.target.tokenizer.save_pretrained(folder)
+    if not workspace.is_adapter:
+        # pipeline("text-generation", assistant_model="user/drafter") opens a tokenizer beside the drafter
+        workspace.target.tokenizer.save_pretrained(folder)
     (folder / RECIPE_FILE).write_text(workspace.recipe.to_yaml(), encoding="utf-8")
     trained = workspace.folder.result("train")
     training = {key: trained[key] for key in ("rows", "tokens", "steps", "seconds")}
     write_provenance(folder, command=workspace.command, training=training)
-    is_adapter = (folder / "adapter_config.json").is_file()
-    card = (AdapterCard if is_adapter else DrafterCard).from_folder(
+    card = (AdapterCard if workspace.is_adapter else DrafterCard).from_folder(
         folder, repo_id=workspace.recipe.hub.repo_id, license=workspace.recipe.hub.license
     )
     (folder / "README.md").write_text(card.render(), encoding="utf-8")

@@ -75,6 +75,16 @@ class Workspace:
         """What is published."""
         return self.given_drafter or self.folder.path / "drafter"
 
+    @property
+    def is_adapter(self) -> bool:
+        """Whether what is published is a LoRA adapter."""
+        return (self.drafter_folder / "adapter_config.json").is_file()
+
+    @property
+    def plots_folder(self) -> Path:
+        """Beside the drafter, whose card shows them; an adapter's card has none, and its repo stays small."""
+        return (self.folder.path if self.is_adapter else self.drafter_folder) / "plots"
+
     @cached_property
     def drafter(self) -> DSparkDrafter:
         """The exported drafter in the target's dtype, sharing its embedding and head."""
