@@ -18,6 +18,8 @@ CODE_FORMS = (
     "I need Python code that {}. Explain it in one paragraph.",
     "Show me a short Python program that {}, with a test.",
     "How would you write a function that {}? Answer in Python and name its time complexity.",
+    "Write a Python class with a method that {}.",
+    "Explain step by step how a Python script {}, then show the script.",
 )
 CODE_TASKS = (
     "reverses a string|counts the vowels of a sentence|returns the n-th Fibonacci number|checks whether a number is prime|"
@@ -108,12 +110,12 @@ MATH_TASKS = (
     "A phone costs {c}{a} dollars and is paid in {b} equal rates. How large is one rate?",
     "A garden is {a} m by {c} m. A path of {b} m runs around it. What is the area of the path?",
 )
-NUMBERS_A_TASK = 24
+NUMBERS_A_TASK = 36
 
 
 def builtin_conversations(limit: int | None = None, *, system_prompt: str | None = None) -> list[Conversation]:
     """
-    About 1,650 single-turn prompts in a fixed order that mixes the three kinds.
+    About 2,000 single-turn prompts in a fixed order that mixes the three kinds.
 
     Args:
         limit (`int`, *optional*): at most this many; a larger limit only adds.
