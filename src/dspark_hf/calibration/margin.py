@@ -20,6 +20,8 @@ from .reliability import auroc, brier_score, expected_calibration_error, rounds_
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from .records import RolloutRecords
@@ -50,6 +52,12 @@ class MarginModel:
         """`[N, K]` logits in place of the head's; they need no temperature. Margins above `LARGEST_MARGIN` count as it."""
         margins_NK = np.minimum(np.asarray(margins, dtype=np.float64), LARGEST_MARGIN)
         return margins_NK * np.asarray(self.slopes) + np.asarray(self.intercepts)
+
+    def rescaled(self, temperatures: Sequence[float], biases: Sequence[float]) -> MarginModel:
+        """The model whose logits are these, divided by a temperature and shifted by a bias, slot by slot."""
+        slopes = [slope / temperature for slope, temperature in zip(self.slopes, temperatures, strict=True)]
+        shifted = zip(self.intercepts, temperatures, biases, strict=True)
+        return MarginModel(slopes, [intercept / temperature + bias for intercept, temperature, bias in shifted])
 
 
 def fit_margin(margins: ArrayLike, accepted: ArrayLike) -> MarginModel:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .margin import calibrated_logits, compare_predictors, fit_margin
+from .margin import MarginModel, calibrated_logits, compare_predictors, fit_margin
 from .regimes import Calibration
 from .reliability import reliability_by_slot, sigmoid
 from .temperature import MIN_SAMPLES, fit_calibration
@@ -80,13 +80,25 @@ def calibrate(
         )
     else:
         calibration = Calibration([1.0] * records.num_slots, regime=records.regime)
-    margin = fit_margin(fitting.margins, fitting.accepted)
+    margin = fit_survival_margin(fitting, min_samples=min_samples)
     predictors = compare_predictors(margin, calibration, judging)
     best = min(predictors, key=lambda name: predictors[name]["brier"])
     chosen = margin if survival == "margin" or (survival == "best" and best == "margin") else None
     calibration = replace(calibration, margin=chosen)
     calibration = replace(calibration, expected_survival=expected_survival(calibration, records))
     return CalibrationResult(calibration, calibration_report(fitting, judging, calibration))
+
+
+def fit_survival_margin(records: RolloutRecords, *, min_samples: int = MIN_SAMPLES) -> MarginModel:
+    """
+    The logistic of every slot, then temperatures and biases on its logits, so that the running product holds as well.
+
+    Slots of a round rise and fall together: probabilities that hold for each slot by itself need not hold for the product.
+    """
+    model = fit_margin(records.margins, records.accepted)
+    logits = model.confidence_logits(records.margins)
+    product = fit_calibration(logits, records.accepted, bias="always", min_samples=min_samples)
+    return model.rescaled(product.temperatures, product.biases or [0.0] * records.num_slots)
 
 
 def expected_survival(calibration: Calibration, records: RolloutRecords) -> list[list[float]]:
