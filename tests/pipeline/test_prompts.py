@@ -29,6 +29,18 @@ def test_a_limit_takes_a_beginning_that_mixes_the_kinds():
     assert len(Counter(item.source for item in builtin_conversations(50))) == 3
 
 
+def test_domains_choose_among_our_own_prompts():
+    split = load_prompts(recipe(prompts="builtin", domains=["code", "math"], held_out_fraction=0.2))
+    assert {item.source for item in [*split.training, *split.held_out]} == {"code", "math"}
+
+
+def test_domains_that_cannot_hold_are_told():
+    with pytest.raises(ValueError, match="domains are code, math, chat; got"):
+        load_prompts(recipe(prompts="builtin", domains=["maths"]))
+    with pytest.raises(ValueError, match=r"set data\.prompts=builtin"):
+        load_prompts(recipe(prompts="mine.jsonl", domains=["math"]))
+
+
 def test_all_wordings_of_a_task_are_on_one_side():
     split = load_prompts(recipe(prompts="builtin", held_out_fraction=0.2))
     tasks = [{item.id.split("#")[0] for item in side} for side in (split.training, split.held_out)]

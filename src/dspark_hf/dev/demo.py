@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("-o", "--override", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     if arguments.prompts:
-        arguments.override.append(f"data.prompts={json.dumps(arguments.prompts)}")
+        arguments.override += [f"data.prompts={json.dumps(arguments.prompts)}", "data.domains=null"]
     return arguments
 
 

@@ -23,8 +23,8 @@ from dspark_hf.scheduling import CostCurve
 from dspark_hf.training.recipe import load_recipe
 
 
-PROMPTS = 16
-NEW_TOKENS = 96
+# prompts, and tokens of each answer: a real model is slower
+TOY_SIZES, REAL_SIZES = (16, 96), (8, 64)
 TOY_CAUTION = """\
 A target this small repeats itself under greedy decoding, which flatters any drafter: T = 1 is the sober line. Neither says
 what a drafter for a real model will do."""
@@ -44,6 +44,7 @@ def main() -> None:
         recipe=load_recipe(arguments.recipe, arguments.override),
         folder=RunFolder(arguments.run_dir or default_run_dir(arguments.recipe)),
     )
+    prompts, new_tokens = TOY_SIZES if workspace.recipe.target.toy is not None else REAL_SIZES
     target, tokenizer = workspace.target.model, workspace.target.tokenizer
     drafter = DSparkDrafter.from_pretrained(arguments.drafter, dtype=target.dtype).eval()
     drafter.tie_to(target)
@@ -52,11 +53,11 @@ def main() -> None:
     question = workspace.evaluation_prompts()[0].user_turns[0]
     ids = torch.tensor([workspace.renderer.prompt_ids([{"role": "user", "content": question}])])
     output = target.generate(
-        ids, attention_mask=torch.ones_like(ids), assistant_model=drafter, max_new_tokens=NEW_TOKENS, do_sample=False
+        ids, attention_mask=torch.ones_like(ids), assistant_model=drafter, max_new_tokens=new_tokens, do_sample=False
     )
     click.echo(f"> {question}\n{tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)}\n")
 
-    suite = Suite("held-out", "other", workspace.evaluation_prompts()[:PROMPTS])
+    suite = Suite("held-out", "other", workspace.evaluation_prompts()[:prompts])
     results = evaluate(
         target,
         tokenizer,
@@ -64,13 +65,13 @@ def main() -> None:
         [suite],
         thinking=workspace.recipe.data.thinking,
         policies=["auto"],
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=new_tokens,
         progress=sys.stderr.isatty(),
     )
     show_table(
         ["T", "text identical to plain", "accepted length", "tokens/s", "plain tokens/s", "ratio"],
         [table_row(result) for result in results.suites],
-        title=f"{arguments.drafter}, {len(suite.conversations)} held-out prompts of at most {NEW_TOKENS} tokens, {target.dtype}",
+        title=f"{arguments.drafter}, {len(suite.conversations)} held-out prompts of at most {new_tokens} tokens, {target.dtype}",
     )
     if workspace.recipe.target.toy is not None:
         click.echo(TOY_CAUTION)

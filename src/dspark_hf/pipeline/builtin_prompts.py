@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dspark_hf.training.data import Conversation
 
@@ -111,20 +111,31 @@ MATH_TASKS = (
     "A garden is {a} m by {c} m. A path of {b} m runs around it. What is the area of the path?",
 )
 NUMBERS_A_TASK = 36
+DOMAINS = ("code", "math", "chat")
 
 
-def builtin_conversations(limit: int | None = None, *, system_prompt: str | None = None) -> list[Conversation]:
+def builtin_conversations(
+    limit: int | None = None, *, domains: Sequence[str] | None = None, system_prompt: str | None = None
+) -> list[Conversation]:
     """
     About 2,000 single-turn prompts in a fixed order that mixes the three kinds.
 
     Args:
         limit (`int`, *optional*): at most this many; a larger limit only adds.
+        domains (`Sequence[str]`, *optional*): some of `"code"`, `"math"` and `"chat"`; all by default.
         system_prompt (`str`, *optional*): put before each.
+
+    Raises:
+        ValueError: no domain, or an unknown one.
     """
+    domains = DOMAINS if domains is None else domains
+    if not domains or not set(domains) <= set(DOMAINS):
+        raise ValueError(f"the built-in prompts' domains are {', '.join(DOMAINS)}; got {list(domains)}")
     system = ({"role": "system", "content": system_prompt},) if system_prompt else ()
     found = [
         Conversation(id=name, messages=(*system, {"role": "user", "content": text}), source=name.split("/")[0])
         for name, text in _prompts()
+        if name.split("/")[0] in domains
     ]
     return sorted(found, key=lambda item: hashlib.sha256(item.id.encode()).digest())[:limit]
 

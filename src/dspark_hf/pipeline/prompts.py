@@ -40,10 +40,12 @@ def load_prompts(recipe: Recipe, report: RowReport | None = None) -> PromptSplit
     data = recipe.data
     if data.prompts is None and recipe.target.toy is None:
         raise ValueError("data.prompts is missing: name a JSONL file, a folder of them, a Hub dataset, or 'builtin'.")
+    if data.domains is not None and data.prompts != BUILTIN:
+        raise ValueError("data.domains chooses among our own prompts; set data.prompts=builtin, or leave it out.")
     if data.prompts is None:
         found = toy_conversations(data.max_rows)
     elif data.prompts == BUILTIN:
-        found = builtin_conversations(data.max_rows, system_prompt=data.system_prompt)
+        found = builtin_conversations(data.max_rows, domains=data.domains, system_prompt=data.system_prompt)
     else:
         found = load_conversations(
             data.prompts,

@@ -61,6 +61,7 @@ class DataSection:
 
     # prompts
     prompts: str | None = None  # JSONL file or folder of them, a Hub dataset, or "builtin"; None: the target's own
+    domains: list[str] | None = None  # of the built-in prompts: code, math, chat; None: all three
     prompts_split: str = "train"
     max_rows: int | None = knob(None, low=1)
     held_out_fraction: float = knob(0.05, low=0.0, high=0.9)  # by prompt, never trained on
