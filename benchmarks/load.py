@@ -13,6 +13,7 @@ import shlex
 import sys
 from itertools import chain, zip_longest
 from pathlib import Path
+from statistics import median
 
 import torch
 from methods import open_drafter
@@ -36,6 +37,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--random-weights", action="store_true", help="forget what the drafter learned: auto must not lose"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=["plain", "full", "threshold"], help="what `auto` is compared with"
     )
     parser.add_argument("--threshold", type=float, default=0.5)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -66,12 +70,14 @@ def forget(drafter) -> None:
 
 
 def verdict(points: list[LoadPoint]) -> list[dict]:
-    """At each load: `auto` against the best of the others."""
+    """At each load: `auto` against the best of the others, prompt by prompt; the median of the ratios."""
     found = []
     for rows in sorted({point.rows for point in points}):
-        speeds = {point.policy: point.tokens_per_second for point in points if point.rows == rows}
-        best = max((name for name in speeds if name != "auto"), key=speeds.__getitem__)
-        found.append({"rows": rows, "best_other": best, "auto_of_best": speeds["auto"] / speeds[best]})
+        here = {point.policy: point for point in points if point.rows == rows}
+        auto = here.pop("auto")
+        best = max(here.values(), key=lambda point: point.tokens_per_second)
+        ratios = [mine / other for mine, other in zip(auto.samples, best.samples, strict=True)]
+        found.append({"rows": rows, "best_other": best.policy, "auto_of_best": median(ratios), "ratios": ratios})
     return found
 
 
@@ -90,10 +96,11 @@ def main(arguments: list[str] | None = None) -> None:
         prompts,
         rows=options.rows,
         policies=[
-            "plain",
-            "full",
+            *(
+                {"name": name, "threshold": options.threshold} if name == "threshold" else name
+                for name in options.only
+            ),
             *({"name": "full", "tokens": tokens} for tokens in options.fixed),
-            {"name": "threshold", "threshold": options.threshold},
             "auto",
         ],
         max_new_tokens=options.max_new_tokens,

@@ -16,6 +16,7 @@ from dspark_hf.pipeline.standalone import (
     evaluate_drafters,
     open_pair,
     profile_drafter,
+    short_names,
     target_section,
 )
 from dspark_hf.training.recipe import CalibrateSection
@@ -111,3 +112,22 @@ def test_a_folder_that_is_no_drafter_is_refused(tmp_path):
 def test_a_target_may_be_a_gguf_file(name):
     assert target_section(name).gguf == name
     assert target_section("me/model").name_or_path == "me/model"
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["runs/a/drafter", "/data/runs/b/drafter"], ["a", "b"]),
+        (["me/dspark", "you/dspark"], ["me", "you"]),
+        (["me/dspark", "me/dflash"], ["dspark", "dflash"]),
+        (["runs/a/best", "runs/a/last", "old/last"], ["a-best", "a-last", "old-last"]),
+        (["me/dspark"], ["dspark"]),
+    ],
+)
+def test_drafters_are_told_apart_by_the_shortest_names(names, short):
+    assert short_names(names) == short
+
+
+def test_a_drafter_named_twice_is_told():
+    with pytest.raises(ValueError, match="named twice"):
+        short_names(["runs/a", "./runs/a"])

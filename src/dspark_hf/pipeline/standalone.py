@@ -160,12 +160,23 @@ def evaluate_drafters(
         for source, items in stages.by_source(mixed(builtin_conversations())[:48]).items()
     ]
     modes = {None: None, "on": True, "off": False, "both": [True, False]}[thinking]
-    unique = len({Path(name).name for name in found}) == len(found)
-    named = {Path(name).name if unique else name.replace("/", "--"): item for name, item in found.items()}
+    named = dict(zip(short_names(list(found)), found.values(), strict=True))
     comparison = compare(opened.model, opened.tokenizer, named, chosen, thinking=modes, folder=output, **options)
     if output is not None:
         comparison.save(output)
     return comparison
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """What tells folders or repos apart: `runs/a/drafter` and `runs/b/drafter` are `a` and `b`."""
+    parts = [[part for part in Path(name).parts if part not in ("/", ".", "..")] for name in names]
+    while len(parts) > 1 and min(map(len, parts)) > 1 and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = ["-".join(each[-length:]) for each in parts]
+        if len(set(short)) == len(short):
+            return short
+    raise ValueError(f"the same drafter is named twice: {', '.join(names)}")
 
 
 def bench_load(
