@@ -49,6 +49,43 @@ def test_the_table_holds_the_same_numbers_and_grows_on_demand():
     assert curve.table(4).dtype == torch.float64
 
 
+SHAPES = CostCurve(
+    tokens=[1, 2, 4, 8],
+    seconds=[1.0, 1.1, 2.0, 3.0],
+    row_seconds={1: [1.0, 1.1, 1.2, 1.3], 4: [2.0, 2.4, 3.2, 3.0]},
+    context=100,
+    deep_context=200,
+    deep_seconds=[2.0, 2.1, 3.0, 4.0],
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "seconds"),
+    [
+        (None, 4, 2.0),  # by size alone
+        (1, 4, 1.3),
+        (4, 4, 2.0),  # the same size, four rows of one token
+        (4, 10, 2.8),  # two and a half tokens a row
+        (2, 4, 1.1 + (2.4 - 1.1) / 3),  # between two row counts
+        (8, 8, 4.0),  # twice the largest
+        (1, 6, 1.5),  # along the last slope
+        (4, 24, 3.0),  # which never falls
+    ],
+)
+def test_rows_have_a_price_of_their_own(rows, tokens, seconds):
+    assert SHAPES.seconds_at(tokens, rows=rows) == pytest.approx(seconds)
+    assert SHAPES.table(tokens, rows=rows)[tokens].item() == pytest.approx(seconds)
+
+
+def test_depth_costs_the_same_whatever_the_rows():
+    assert SHAPES.seconds_at(4, context=150, rows=4) == pytest.approx(2.5)
+
+
+def test_row_counts_read_from_json_are_numbers_again():
+    curve = CostCurve(tokens=[1], seconds=[1.0], row_seconds={"2": [1, 2]})
+    assert curve.row_seconds == {2: [1.0, 2.0]}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -60,6 +97,8 @@ def test_the_table_holds_the_same_numbers_and_grows_on_demand():
         ({"tokens": [1], "seconds": [float("nan")]}, "positive"),
         ({"tokens": [1], "seconds": [1.0], "draft_seconds": -1.0}, "draft_seconds"),
         ({"tokens": [1], "seconds": [1.0], "deep_context": 9}, "come together"),
+        ({"tokens": [1], "seconds": [1.0], "row_seconds": {0: [1.0]}}, "rows >= 1"),
+        ({"tokens": [1], "seconds": [1.0], "row_seconds": {2: [0.0]}}, "positive"),
         ({"tokens": [1], "seconds": [1.0], "context": 9, "deep_context": 9, "deep_seconds": [1.0]}, "depth above 9"),
     ],
 )

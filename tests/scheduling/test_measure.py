@@ -41,6 +41,7 @@ def test_every_size_is_measured_and_outliers_do_not_count(target):
     curve = CostCurve.measure(target, context=8, rows=3, num_slots=3, budget_seconds=1e6)
     assert curve.tokens == [1, 2, 3, 4, 6, 8, 9, 12]
     assert curve.seconds == [float(size) for size in curve.tokens]
+    assert curve.row_seconds == {rows: [float(rows * width) for width in (1, 2, 3, 4)] for rows in (1, 2, 3)}
     assert curve.draft_seconds == 0.0
     assert curve.context == 8
 

@@ -59,7 +59,7 @@ def test_a_file_that_is_no_curve_raises(tmp_path, content):
 
 
 def test_a_curve_written_by_hand_goes_where_it_is_told(tmp_path):
-    curve = CostCurve(tokens=[1], seconds=[1.0])
+    curve = CostCurve(tokens=[1], seconds=[1.0], row_seconds={2: [1.5, 1.75]})
     with pytest.raises(ValueError, match="give a path"):
         curve.save()
     path = curve.save(tmp_path / "deep" / "curve.json")

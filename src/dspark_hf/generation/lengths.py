@@ -38,6 +38,7 @@ class VerificationLengths:
         self.everything = knobs["name"] == "full" or (knobs["name"] == "auto" and drafter.cost_curve is None)
         calibration = Calibration([1.0] * drafter.config.num_slots) if self.everything else _calibration(request)
         self.margin = calibration.margin
+        self._weights_2K: torch.Tensor | None = None
         self.policy = DecodingPolicy(
             knobs,
             drafter.cost_curve,
@@ -88,9 +89,10 @@ class VerificationLengths:
         if self.margin is None:
             return draft.confidence_RK
         margins_RK = draft.margins_RK.clamp(max=LARGEST_MARGIN)
-        weights_2K = torch.tensor([self.margin.slopes, self.margin.intercepts], device=margins_RK.device)
-        slopes_K, intercepts_K = weights_2K[:, : margins_RK.shape[1]]
-        return margins_RK * slopes_K + intercepts_K
+        if self._weights_2K is None or self._weights_2K.device != margins_RK.device:
+            self._weights_2K = torch.tensor([self.margin.slopes, self.margin.intercepts], device=margins_RK.device)
+        slopes_K, intercepts_K = self._weights_2K[:, : margins_RK.shape[1]]
+        return torch.addcmul(intercepts_K, margins_RK, slopes_K)
 
     def observe(self, rows: TokenRows, drafted: list[int], verified: list[int], accepted: list[int]) -> None:
         """Tells the policy how the round went."""

@@ -32,6 +32,8 @@ class CostCurve:
         overhead_seconds (`float`, *optional*, defaults to 0.0): host time of a drafted round that a plain step does not have.
         context (`int`, *optional*, defaults to 0): cached tokens per row behind `seconds`.
         deep_context, deep_seconds (`int`, `list[float]`, *optional*): a second depth, for the term of context length.
+        row_seconds (`dict[int, list[float]]`, *optional*): seconds of R rows that are 1, 2, .. tokens wide, by R. On a CPU 4 rows of
+            8 tokens can cost two thirds of 16 rows of 2; `tokens` and `seconds` know B alone.
         meta (`dict`, *optional*): the fingerprint of the machine and target that were measured.
 
     Raises:
@@ -54,6 +56,7 @@ class CostCurve:
     context: int = 0
     deep_context: int | None = None
     deep_seconds: list[float] | None = None
+    row_seconds: dict[int, list[float]] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     _tables: dict[Any, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -78,7 +81,11 @@ class CostCurve:
                     f"deep_seconds needs {len(self.tokens)} values at a depth above {self.context}, got "
                     f"{len(self.deep_seconds)} at {self.deep_context}"
                 )
-        for value in self.seconds + (self.deep_seconds or []):
+        self.row_seconds = {int(rows): [float(value) for value in self.row_seconds[rows]] for rows in self.row_seconds}
+        if any(rows < 1 or not widths for rows, widths in self.row_seconds.items()):
+            raise ValueError(f"row_seconds needs rows >= 1 and at least one width each, got {self.row_seconds}")
+        by_rows = [value for widths in self.row_seconds.values() for value in widths]
+        for value in self.seconds + (self.deep_seconds or []) + by_rows:
             if not 0 < value < float("inf"):
                 raise ValueError(f"seconds must be positive and finite, got {value}")
         extra = {
@@ -90,22 +97,27 @@ class CostCurve:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be >= 0 and finite, got {value}")
 
-    def seconds_at(self, tokens: int, context: int | None = None) -> float:
+    def seconds_at(self, tokens: int, context: int | None = None, rows: int | None = None) -> float:
         """
         T(B): exact at a measured size, linear between two, linear along the last slope beyond (never falling), flat below the first.
 
         Args:
             tokens (`int`): B >= 0; 0 tokens cost nothing.
             context (`int`, *optional*): cached tokens per row. Used where two depths were measured: linear in depth.
+            rows (`int`, *optional*): requests of the forward, at most B. Used where `row_seconds` were measured: linear in the mean
+                width and between two row counts; beyond the largest, as many times dearer as there are more rows.
         """
         if tokens < 0:
             raise ValueError(f"tokens must be >= 0, got {tokens}")
         if tokens == 0:
             return 0.0
         shallow = self._along(self.seconds, tokens)
+        if rows and self.row_seconds:
+            shallow = self._of_rows(rows, max(tokens / rows, 1.0))
         if context is None or self.deep_seconds is None or self.deep_context is None:
             return shallow
-        per_token = (self._along(self.deep_seconds, tokens) - shallow) / (self.deep_context - self.context)
+        deeper = self._along(self.deep_seconds, tokens) - self._along(self.seconds, tokens)
+        per_token = deeper / (self.deep_context - self.context)
         # A noisy pair of depths must not make long contexts free.
         return shallow + max(per_token, 0.0) * (max(context, 0) - self.context)
 
@@ -115,20 +127,42 @@ class CostCurve:
             return 0.0
         return self.draft_seconds + self.overhead_seconds + self.draft_row_seconds * (rows - 1)
 
-    def table(self, max_tokens: int, context: int | None = None, device: torch.device | str = "cpu") -> torch.Tensor:
+    def table(
+        self,
+        max_tokens: int,
+        context: int | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        rows: int | None = None,
+    ) -> torch.Tensor:
         """
-        T(0..max_tokens) as fp64 `[max_tokens + 1]`, made once per (depth, device) and grown on demand.
+        T(0..max_tokens) as fp64 `[max_tokens + 1]`, made once per (depth, rows, device) and grown on demand.
 
         The depth is taken in steps of 256 tokens, so that a growing context does not make a table every round.
         """
         depth = None if context is None or self.deep_seconds is None else round(context / 256) * 256
-        key = (depth, str(device))
+        rows = rows if self.row_seconds else None
+        key = (depth, rows, str(device))
         table = self._tables.get(key)
         if table is None or table.numel() <= max_tokens:
-            values = [self.seconds_at(size, depth) for size in range(max(max_tokens, 64) + 1)]
+            values = [self.seconds_at(size, depth, rows) for size in range(max(max_tokens, 64) + 1)]
             table = torch.tensor(values, dtype=torch.float64, device=device)
             self._tables[key] = table
         return table[: max_tokens + 1]
+
+    def _of_rows(self, rows: int, width: float) -> float:
+        """Seconds of `rows` rows of a mean width, from the two nearest row counts that were timed."""
+        counts = sorted(self.row_seconds)
+        position = min(bisect_left(counts, rows), len(counts) - 1)
+        upper = counts[position]
+        above = _at_width(self.row_seconds[upper], width)
+        if rows > upper:
+            return above * rows / upper
+        if rows == upper or position == 0:
+            return above
+        lower = counts[position - 1]
+        below = _at_width(self.row_seconds[lower], width)
+        return below + (above - below) * (rows - lower) / (upper - lower)
 
     def _along(self, seconds: Sequence[float], tokens: int) -> float:
         position = bisect_left(self.tokens, tokens)
@@ -206,3 +240,12 @@ class CostCurve:
         from .store import load_curve
 
         return load_curve(path, target=target, fingerprint=fingerprint)
+
+
+def _at_width(seconds: Sequence[float], width: float) -> float:
+    """Linear between whole widths, along the last slope beyond them, never falling there."""
+    left = min(int(width), len(seconds))
+    if left == len(seconds):
+        slope = max(seconds[-1] - seconds[-2], 0.0) if left > 1 else seconds[-1]
+        return seconds[-1] + slope * (width - left)
+    return seconds[left - 1] + (seconds[left] - seconds[left - 1]) * (width - left)

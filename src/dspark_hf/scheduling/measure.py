@@ -65,13 +65,17 @@ def measure_cost(
     counts = sorted({min(2**power, rows) for power in range(rows.bit_length() + 1)})
     depths = [context] if deep_context is None else [context, deep_context]
     share = budget_seconds / (len(depths) + 2 * (drafter is not None))
-    curves = [_target_seconds(target, counts, num_slots, depth, share) for depth in depths]
+    shapes = [_target_seconds(target, counts, num_slots, depth, share) for depth in depths]
+    curves = [_by_size(samples) for samples in shapes]
     curve = CostCurve(
         tokens=list(curves[0]),
         seconds=list(curves[0].values()),
         context=context,
         deep_context=deep_context,
         deep_seconds=None if deep_context is None else list(curves[1].values()),
+        row_seconds={
+            count: [median(shapes[0][count, width]) for width in range(1, num_slots + 2)] for count in counts
+        },
         meta=fingerprint_of(target),
     )
     if drafter is None:
@@ -81,24 +85,28 @@ def measure_cost(
     return replace(curve, overhead_seconds=_overhead_seconds(target, drafter, curve, share))
 
 
-def _target_seconds(target: Any, counts: list[int], num_slots: int, context: int, budget: float) -> dict[int, float]:
-    """Median seconds by total tokens; shapes with the same total (1 x 8, 2 x 4) share one entry."""
+def _target_seconds(
+    target: Any, counts: list[int], num_slots: int, context: int, budget: float
+) -> dict[tuple[int, int], list[float]]:
+    """Samples of every shape `(rows, width)`."""
     vocabulary = target.config.get_text_config().vocab_size
-    calls: list[tuple[int, Callable[[], None]]] = []
+    calls: dict[tuple[int, int], Callable[[], None]] = {}
     for rows in counts:
         cache = DynamicCache(config=target.config.get_text_config())
         cache.activate_past_recording()
         ids = torch.randint(vocabulary, (rows, context), device=target.device)
         target(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
         # A round's last row is the bonus token, so K drafted tokens make a forward of K + 1.
-        calls += [
-            (rows * width, _forward(target, cache, ids[:, :1].repeat(1, width))) for width in range(1, num_slots + 2)
-        ]
+        for width in range(1, num_slots + 2):
+            calls[rows, width] = _forward(target, cache, ids[:, :1].repeat(1, width))
+    return dict(zip(calls, _timed(list(calls.values()), target.device, budget), strict=True))
+
+
+def _by_size(samples: dict[tuple[int, int], list[float]]) -> dict[int, float]:
+    """Median seconds by total tokens; shapes of the same total (1 x 8, 2 x 4) share one entry."""
     seconds: dict[int, list[float]] = {}
-    for size, samples in zip(
-        [size for size, _ in calls], _timed([call for _, call in calls], target.device, budget), strict=True
-    ):
-        seconds.setdefault(size, []).extend(samples)
+    for (rows, width), timed in samples.items():
+        seconds.setdefault(rows * width, []).extend(timed)
     return {size: median(seconds[size]) for size in sorted(seconds)}
 
 

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from .cost import CostCurve
 
 
+# Policies with a twin on Python floats, and the confidences up to which it is faster than a dozen tensor operations.
+_OF_ONE = ("early_stop", "lookahead", "optimal")
+MOST_ON_HOST = 512
+
+
 @dataclass
 class _Row:
     acceptance: AcceptanceHistory
@@ -145,8 +150,12 @@ class DecodingPolicy:
         if rows == 1 and plain_rows == 0 and on_host and self._active != "lagged_topk":
             logits = None if confidence_logits is None else confidence_logits[0].tolist()
             return torch.tensor([self.length_of_one(logits, row_ids[0], context=context)])
-        survival_RK = self._survival(confidence_logits, row_ids)
-        lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
+        if self.layout == "padded" and on_host and self._active in _OF_ONE and rows * self.num_slots <= MOST_ON_HOST:
+            length = self._length_together(confidence_logits, row_ids, plain_rows, context)
+            lengths_R = torch.full((rows,), length, dtype=torch.int64)
+        else:
+            survival_RK = self._survival(confidence_logits, row_ids)
+            lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
         if self.bypasses:
             # A probe that verified nothing would learn nothing, unless the confidences are calibrated and say so themselves.
             together = rows + plain_rows
@@ -155,6 +164,29 @@ class DecodingPolicy:
                 least = self._tier_of[1] if self._batch is None else self._probe_length(rows, context)
                 lengths_R[probing] = lengths_R[probing].clamp(min=least)
         return lengths_R
+
+    def _length_together(
+        self,
+        confidence_logits: torch.Tensor | None,
+        row_ids: Sequence[Hashable],
+        plain_rows: int,
+        context: int | None,
+    ) -> int:
+        """The one length of all rows of the padded layout: that of a row of mean survival, on a curve read in steps of R."""
+        assert self.curve is not None
+        total = len(row_ids) + plain_rows
+        rates = [self._row(row).acceptance.rates() for row in row_ids]
+        confidences = rates
+        if confidence_logits is not None:
+            confidences = [self._calibrated(logits) for logits in confidence_logits.tolist()]
+        survival = [sum(column) / total for column in zip(*map(survival_of, confidences), strict=True)]
+        seconds, draft_seconds = self._seconds_at(total, context)[::total], self.curve.draft_seconds_at(total)
+        if self._active == "early_stop":
+            return early_stop_one(survival, seconds, self._tier_of)
+        if self._active == "optimal":
+            return optimal_one(survival, seconds, draft_seconds, self._tier_of)
+        mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
+        return lookahead_one(survival, seconds, draft_seconds, self._tier_of, mean_rates)
 
     def length_of_one(
         self, confidence_logits: Sequence[float] | None, row_id: Hashable, *, context: int | None = None
@@ -314,7 +346,7 @@ class DecodingPolicy:
         assert self.curve is not None
         key = (rows, None if context is None else round(context / 256))
         if key not in self._seconds:
-            self._seconds[key] = self.curve.table(rows * (1 + self.num_slots), context).tolist()
+            self._seconds[key] = self.curve.table(rows * (1 + self.num_slots), context, rows=rows).tolist()
         return self._seconds[key]
 
     def _probe_length(self, rows: int, context: int | None) -> int:

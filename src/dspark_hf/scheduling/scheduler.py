@@ -185,10 +185,11 @@ def step_of(
     """The forward that a policy fills; Algorithm 1 prices the target alone."""
     base = rows + plain_rows
     draft_seconds = 0.0 if policy == "early_stop" else curve.draft_seconds_at(base)
+    seconds = curve.table(base * (1 + slots), context, device, rows=base)
     if layout == "padded":
         # All rows share one length and cost R * (1 + length): one row of mean survival on a curve read in steps of R.
-        return Step(1, 1, slots, curve.table(base * (1 + slots), context, device)[::base], draft_seconds, tier_of)
-    return Step(rows, base, slots, curve.table(base * (1 + slots), context, device), draft_seconds, tier_of)
+        return Step(1, 1, slots, seconds[::base], draft_seconds, tier_of)
+    return Step(rows, base, slots, seconds, draft_seconds, tier_of)
 
 
 def _decide(policy: str, survival_RK: torch.Tensor, step: Step, history: History) -> torch.Tensor:

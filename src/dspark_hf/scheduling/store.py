@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT = 1
+FORMAT = 2
 FIELDS = (
     "tokens",
     "seconds",
@@ -36,6 +36,7 @@ FIELDS = (
     "context",
     "deep_context",
     "deep_seconds",
+    "row_seconds",
 )
 
 
