@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dspark_hf.calibration import calibrate, threshold_sweep
-from dspark_hf.calibration.report import conditional_acceptance
+from dspark_hf.calibration import RolloutRecords, calibrate, fit_margin, threshold_sweep
+from dspark_hf.calibration.reliability import reliability_by_slot, sigmoid
+from dspark_hf.calibration.report import conditional_acceptance, fit_survival_margin
 
 
 def test_a_report_has_every_figure_of_every_slot_and_is_json(make_records):
@@ -60,6 +61,38 @@ def test_the_margin_feeds_the_scheduler_where_it_is_asked_for_or_better(make_rec
     # a head that knows nothing
     records.confidence_logits[:] = np.random.default_rng(7).normal(0, 1, records.confidence_logits.shape)
     assert calibrate(records, survival="best").report["survival"] == "margin"
+
+
+def test_the_margin_holds_for_the_product_although_slots_rise_and_fall_together():
+    # every slot of a round is as hard as the round, and a margin shows that only roughly
+    rng = np.random.default_rng(0)
+    ease_N1 = rng.normal(0.5, 2.0, (12_000, 1))
+    margins = np.maximum(ease_N1 + rng.normal(0, 1.5, (12_000, 4)), 0.0)
+    stood = np.logical_and.accumulate(rng.random((12_000, 4)) < sigmoid(ease_N1), axis=1)
+    records = RolloutRecords(
+        regime="temperature=0",
+        prompt=np.arange(12_000) % 40,
+        confidence_logits=np.zeros((12_000, 4), dtype=np.float32),
+        tokens=np.zeros((12_000, 4), dtype=np.int64),
+        accepted_count=stood.sum(1),
+        margins=margins.astype(np.float32),
+        overlap=np.ones((12_000, 4), dtype=np.float32),
+    )
+    fitting, judging = records.split()
+    errors = []
+    for model in (fit_margin(fitting.margins, fitting.accepted), fit_survival_margin(fitting)):
+        slots = reliability_by_slot(model.confidence_logits(judging.margins), judging.accepted)
+        errors.append([slot.ece for slot in slots])
+    alone, together = np.array(errors)
+    assert alone[1:].mean() > 0.05
+    assert together[1:].mean() < 0.8 * alone[1:].mean()
+
+
+def test_a_slot_with_too_few_rounds_is_told_once(make_records, monkeypatch):
+    told = []
+    monkeypatch.setattr("dspark_hf.calibration.temperature.logger.warning", told.append)
+    calibrate(make_records([1.0, 0.05, 1.0], rounds=300, biases=[0.0, -1e3, 0.0]), survival="best")
+    assert len(told) == len(set(told)) > 0
 
 
 def test_a_drafter_without_a_head_is_calibrated_by_the_margin_alone(make_records):

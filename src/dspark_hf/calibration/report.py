@@ -97,7 +97,7 @@ def fit_survival_margin(records: RolloutRecords, *, min_samples: int = MIN_SAMPL
     """
     model = fit_margin(records.margins, records.accepted)
     logits = model.confidence_logits(records.margins)
-    product = fit_calibration(logits, records.accepted, bias="always", min_samples=min_samples)
+    product = fit_calibration(logits, records.accepted, bias="always", min_samples=min_samples, warn=False)
     return model.rescaled(product.temperatures, product.biases or [0.0] * records.num_slots)
 
 

@@ -72,6 +72,7 @@ def fit_calibration(
     min_samples: int = MIN_SAMPLES,
     bins: int = NUM_BINS,
     regime: str | None = None,
+    warn: bool = True,
 ) -> Calibration:
     """
     Fits temperatures and, where the data ask for them, biases.
@@ -81,13 +82,16 @@ def fit_calibration(
         bias (`str`, *optional*, defaults to `"auto"`): `"never"`, `"always"`, or `"auto"`: only if biases fitted on one half of the
             rounds lower the error on the other half.
         regime (`str`, *optional*): name to put into the result.
+        warn (`bool`, *optional*, defaults to `True`): say which slots had too few rounds.
     """
     if bias not in ("auto", "never", "always"):
         raise ValueError(f"bias must be 'auto', 'never' or 'always', got {bias!r}")
     with_bias = bias == "always"
     if bias == "auto":
         with_bias = _bias_helps(confidence_logits, accepted, min_samples=min_samples, bins=bins)
-    temperatures, biases = _fit(confidence_logits, accepted, with_bias=with_bias, min_samples=min_samples, bins=bins)
+    temperatures, biases = _fit(
+        confidence_logits, accepted, with_bias=with_bias, min_samples=min_samples, bins=bins, warn=warn
+    )
     return Calibration(temperatures, biases if with_bias else None, regime)
 
 
