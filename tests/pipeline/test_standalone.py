@@ -114,6 +114,19 @@ def test_a_target_may_be_a_gguf_file(name):
     assert target_section("me/model").name_or_path == "me/model"
 
 
+def test_without_matplotlib_everything_but_the_pictures_is_done(pair, prompts, told, monkeypatch):
+    drafter, target = pair
+    monkeypatch.setattr("dspark_hf.pipeline.workspace.can_plot", lambda: False)
+    shutil.rmtree(drafter / "plots", ignore_errors=True)
+    section = CalibrateSection(prompts=4, max_new_tokens=12, min_samples=5, cost_context_tokens=8, cost_seconds=0.0)
+    workspace = drafter_workspace(drafter, target=target, prompts=prompts, calibrate=section, reporter=told)
+    calibrate_drafter(workspace)
+    profile_drafter(workspace)
+    assert not (drafter / "plots").exists()
+    assert DSparkConfig.from_pretrained(drafter).confidence_calibration
+    assert len([note for note in told.notes if "pip install" in note]) == 1
+
+
 @pytest.mark.parametrize(
     ("names", "short"),
     [

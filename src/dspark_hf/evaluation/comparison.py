@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .plots import can_plot
 from .results import EvalResults, SuiteResult
 
 
@@ -91,7 +91,7 @@ class Comparison:
         (folder / "comparison.json").write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
         (folder / "comparison.md").write_text(self.to_markdown(), encoding="utf-8")
         written = [folder / "comparison.json", folder / "comparison.md"]
-        if importlib.util.find_spec("matplotlib") is not None:
+        if can_plot():
             from .comparison_plots import plot_comparison
 
             written += plot_comparison(self, folder)

@@ -7,6 +7,7 @@ also has a marker of its own. Needs matplotlib (`pip install "dspark-hf[evaluate
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,11 @@ LINES = ("-", "--", "-.", ":", "-", "--", "-.")
 # Cards show pictures at about half their size, where 13 points are still read.
 FONT_SIZE = 13
 BASELINE = "plain decoding"
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def plot_reliability(report: Mapping[str, Any], path: str | Path, *, title: str | None = None) -> Path:

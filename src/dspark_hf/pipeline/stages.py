@@ -189,12 +189,11 @@ def calibrate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
         found[records.regime] = result.calibration.to_dict()
         update_calibration(folder, records.regime, result.report)
         name = records.regime.replace("=", "_").replace(",", "_")
-        plot_reliability(result.report, workspace.plots_folder / f"reliability_{name}.png", title=records.regime)
-        plot_threshold_sweep(
-            result.report["threshold_sweep"],
-            workspace.plots_folder / f"threshold_sweep_{name}.png",
-            title=records.regime,
-        )
+        if workspace.draws_plots:
+            plots = workspace.plots_folder
+            plot_reliability(result.report, plots / f"reliability_{name}.png", title=records.regime)
+            sweep = result.report["threshold_sweep"]
+            plot_threshold_sweep(sweep, plots / f"threshold_sweep_{name}.png", title=records.regime)
         figures[records.regime] = _calibration_error(result.report)
         before, after = (_three_digits(value) for value in figures[records.regime].values())
         workspace.reporter.note(
@@ -243,7 +242,8 @@ def profile(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     depths = {f"{curve.context} tokens deep": curve.seconds}
     if curve.deep_seconds is not None:
         depths[f"{curve.deep_context} tokens deep"] = curve.deep_seconds
-    plot_cost_curve(curve.tokens, depths, workspace.plots_folder / "cost_curve.png")
+    if workspace.draws_plots:
+        plot_cost_curve(curve.tokens, depths, workspace.plots_folder / "cost_curve.png")
     milliseconds = [round(1000 * value, 2) for value in curve.seconds]
     workspace.reporter.note(
         f"a forward of the target takes {milliseconds[0]} ms for {curve.tokens[0]} token, {milliseconds[-1]} ms for "
@@ -263,7 +263,8 @@ def evaluate(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     drafter = workspace.drafter
     drafter.cost_curve = CostCurve.load(target=workspace.target.model)
     results = _evaluate(workspace, drafter, suites, folder)
-    _plot_results(results, workspace.plots_folder)
+    if workspace.draws_plots:
+        _plot_results(results, workspace.plots_folder)
     for suite in results.suites:
         workspace.reporter.note(_result_line(suite))
     return {"suites": [_figures(suite) for suite in results.suites]}

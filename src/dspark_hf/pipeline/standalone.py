@@ -11,7 +11,7 @@ from typing import Any
 
 from dspark_hf.evaluation.comparison import Comparison
 from dspark_hf.evaluation.load import measure_load
-from dspark_hf.evaluation.plots import plot_load
+from dspark_hf.evaluation.plots import can_plot, plot_load
 from dspark_hf.evaluation.suite import compare
 from dspark_hf.evaluation.suites import Suite
 from dspark_hf.hub.provenance import environment
@@ -205,5 +205,6 @@ def bench_load(
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, {"target": target, "drafter": drafter, "environment": environment(), "points": points})
-        plot_load(points, output.with_suffix(".png"))
+        if can_plot():
+            plot_load(points, output.with_suffix(".png"))
     return points

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from dspark_hf.evaluation.plots import can_plot
 from dspark_hf.models import DSparkDrafter
 from dspark_hf.training.data import Conversation
 from dspark_hf.training.recipe import Recipe
@@ -84,6 +85,13 @@ class Workspace:
     def plots_folder(self) -> Path:
         """Beside the drafter, whose card shows them; an adapter's card has none, and its repo stays small."""
         return (self.folder.path if self.is_adapter else self.drafter_folder) / "plots"
+
+    @cached_property
+    def draws_plots(self) -> bool:
+        """Whether pictures can be made; said once where they cannot."""
+        if not can_plot():
+            self.reporter.note('no pictures: they need matplotlib, pip install "dspark-hf[evaluate]"')
+        return can_plot()
 
     @cached_property
     def drafter(self) -> DSparkDrafter:
