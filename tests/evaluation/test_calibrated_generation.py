@@ -6,6 +6,8 @@ import torch
 
 from dspark_hf import DSparkDrafter
 from dspark_hf.calibration import calibrate
+from dspark_hf.calibration.margin import calibrated_logits
+from dspark_hf.calibration.reliability import sigmoid
 from dspark_hf.dev.tiny import tiny_drafter
 from dspark_hf.evaluation.rollouts import collect_rollouts
 
@@ -70,7 +72,9 @@ def test_a_drafter_without_a_head_is_scheduled_by_its_margins(target, sampling):
     assert np.isfinite(records.margins).all()
     result = calibrate(records, survival="best", min_samples=20)
     drafter.config.confidence_calibration = {records.regime: result.calibration.to_dict()}
-    drafter.set_policy("threshold", threshold=0.8)
+    # half of the first slots pass
+    threshold = np.median(sigmoid(calibrated_logits(result.calibration, records)[:, 0]))
+    drafter.set_policy("threshold", threshold=float(threshold))
     torch.manual_seed(0)
     for rows in (IDS, torch.cat([IDS, IDS.flip(1)])):
         output = target.generate(rows, assistant_model=drafter, max_new_tokens=40, **sampling)

@@ -6,6 +6,7 @@ the Hub.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.utils.logging import get_logger
@@ -272,7 +274,7 @@ def training_arguments(recipe: Recipe, output: Path, *, evaluate: bool) -> Train
     """The recipe in the words of `transformers.Trainer`. Also starts the process group under `torchrun`."""
     train = recipe.train
     cpu = not torch.cuda.is_available()
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(output),
         use_cpu=cpu,
         ddp_backend="gloo" if cpu and "LOCAL_RANK" in os.environ else None,
@@ -300,6 +302,15 @@ def training_arguments(recipe: Recipe, output: Path, *, evaluate: bool) -> Train
         report_to=train.report_to or "none",
         disable_tqdm=True,
     )
+    if arguments.world_size > 1:
+        # a process group that outlives the interpreter's own end may abort a rank whose work is done
+        atexit.register(_leave_group)
+    return arguments
+
+
+def _leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _finish(trainer: DSparkTrainer, objective: DraftObjective, output: Path, train: TrainSection) -> TrainingResult:
