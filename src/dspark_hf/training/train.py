@@ -7,6 +7,7 @@ the Hub.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -303,14 +304,20 @@ def training_arguments(recipe: Recipe, output: Path, *, evaluate: bool) -> Train
         disable_tqdm=True,
     )
     if arguments.world_size > 1:
-        # a process group that outlives the interpreter's own end may abort a rank whose work is done
         atexit.register(_leave_group)
     return arguments
 
 
 def _leave_group() -> None:
+    """
+    End the group's threads while the interpreter still runs: one that asks for its lock later aborts a rank whose work is done.
+
+    They end with the last reference to the group, and a trainer, which holds one, is a cycle that only the collector frees.
+    """
+    gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
+    gc.collect()
 
 
 def _finish(trainer: DSparkTrainer, objective: DraftObjective, output: Path, train: TrainSection) -> TrainingResult:
