@@ -125,12 +125,18 @@ def test_only_hub_writes_to_the_network():
     assert users <= {"hub"}
 
 
+def run_python(code: str) -> subprocess.CompletedProcess:
+    """A fresh interpreter, in which nothing is imported yet."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
 def test_the_package_imports_without_triton_and_leaves_optional_packages_alone():
     code = (
         "import sys; sys.modules['triton'] = None; import dspark_hf; "
         "print([name for name in ('matplotlib', 'datasets', 'peft', 'pyarrow') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
@@ -140,7 +146,7 @@ def test_every_verb_explains_itself_without_the_optional_packages(verb):
         "import sys; sys.modules.update(dict.fromkeys(('pyarrow', 'datasets', 'peft', 'matplotlib', 'gguf', 'accelerate'))); "
         f"from dspark_hf.cli import main; sys.argv = ['dspark-hf', {verb!r}, '--help']; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 
@@ -151,7 +157,7 @@ def test_a_verb_that_needs_an_optional_package_names_the_extra(tmp_path):
         "import sys; sys.modules['pyarrow'] = None; from dspark_hf.cli import main; "
         f"sys.argv = ['dspark-hf', 'prepare', {str(tmp_path / 'recipe.yaml')!r}, '--run-dir', {str(tmp_path / 'run')!r}]; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code)
     assert done.returncode == 2, done.stderr
     assert 'pip install "dspark-hf[train]"' in done.stderr
 

@@ -86,7 +86,7 @@ def calibrate(
     chosen = margin if survival == "margin" or (survival == "best" and best == "margin") else None
     calibration = replace(calibration, margin=chosen)
     calibration = replace(calibration, expected_survival=expected_survival(calibration, records))
-    return CalibrationResult(calibration, calibration_report(fitting, judging, calibration))
+    return CalibrationResult(calibration, calibration_report(fitting, judging, calibration, margin))
 
 
 def fit_survival_margin(records: RolloutRecords, *, min_samples: int = MIN_SAMPLES) -> MarginModel:
@@ -113,12 +113,18 @@ def expected_survival(calibration: Calibration, records: RolloutRecords) -> list
     return [[round(float(share), 4) for share in records.accepted[rounds].mean(axis=0)] for rounds in groups]
 
 
-def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibration: Calibration) -> dict[str, Any]:
+def calibration_report(
+    fitting: RolloutRecords, judging: RolloutRecords, calibration: Calibration, margin: MarginModel | None = None
+) -> dict[str, Any]:
     """
     Every figure of one regime, on rounds that the fit has not seen.
 
+    Args:
+        margin ([`MarginModel`], *optional*): compared with the head; default: fitted here.
+
     Returns:
-        `dict`: `survival` (`"confidence"` or `"margin"`: what `after` was read from), `slots` (per slot: `records`, `reached`, `temperature`, `bias`, `ece_before`, `ece_after`, `brier_before`,
+        `dict`: `survival` (`"confidence"` or `"margin"`: what `after` was read from), `slots` (per slot: `records`, `reached`,
+        `temperature`, `bias`, `ece_before`, `ece_after`, `brier_before`,
         `brier_after`, `auroc`, `conditional_auroc`, `predicted_before`, `predicted_after`, `observed`, `overlap`, and the reliability
         curves `curve_before`, `curve_after`), `conditional_acceptance`, `threshold_sweep`, `predictors`,
         `fitted_rounds` and `held_out_rounds`, `fitted_prompts` and `held_out_prompts`.
@@ -151,7 +157,7 @@ def calibration_report(fitting: RolloutRecords, judging: RolloutRecords, calibra
         }
         for index, (raw, fitted) in enumerate(zip(before, after, strict=True))
     ]
-    margin = calibration.margin or fit_margin(fitting.margins, fitting.accepted)
+    margin = margin or calibration.margin or fit_survival_margin(fitting)
     return {
         "survival": "confidence" if calibration.margin is None else "margin",
         "slots": slots,

@@ -89,9 +89,10 @@ class Workspace:
     @cached_property
     def draws_plots(self) -> bool:
         """Whether pictures can be made; said once where they cannot."""
-        if not can_plot():
+        able = can_plot()
+        if not able:
             self.reporter.note('no pictures: they need matplotlib, pip install "dspark-hf[evaluate]"')
-        return can_plot()
+        return able
 
     @cached_property
     def drafter(self) -> DSparkDrafter:

@@ -173,20 +173,26 @@ class DecodingPolicy:
         context: int | None,
     ) -> int:
         """The one length of all rows of the padded layout: that of a row of mean survival, on a curve read in steps of R."""
-        assert self.curve is not None
         total = len(row_ids) + plain_rows
         rates = [self._row(row).acceptance.rates() for row in row_ids]
         confidences = rates
         if confidence_logits is not None:
             confidences = [self._calibrated(logits) for logits in confidence_logits.tolist()]
         survival = [sum(column) / total for column in zip(*map(survival_of, confidences), strict=True)]
-        seconds, draft_seconds = self._seconds_at(total, context)[::total], self.curve.draft_seconds_at(total)
+        mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
+        return self._length_of(survival, self._seconds_at(total, context)[::total], total, mean_rates)
+
+    def _length_of(
+        self, survival: Sequence[float], seconds: Sequence[float], rows: int, rates: Sequence[float]
+    ) -> int:
+        """What a policy with a twin on Python floats takes of one row; `rows` share the draft, `seconds[w]` is for width w."""
+        assert self.curve is not None
         if self._active == "early_stop":
             return early_stop_one(survival, seconds, self._tier_of)
+        draft_seconds = self.curve.draft_seconds_at(rows)
         if self._active == "optimal":
             return optimal_one(survival, seconds, draft_seconds, self._tier_of)
-        mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
-        return lookahead_one(survival, seconds, draft_seconds, self._tier_of, mean_rates)
+        return lookahead_one(survival, seconds, draft_seconds, self._tier_of, rates)
 
     def length_of_one(
         self, confidence_logits: Sequence[float] | None, row_id: Hashable, *, context: int | None = None
@@ -202,14 +208,7 @@ class DecodingPolicy:
         confidences = rates if confidence_logits is None else self._calibrated(confidence_logits)
         if self._active == "threshold":
             return threshold_one(confidences, self.threshold, self._tier_of)
-        assert self.curve is not None
-        survival, seconds, tier_of = survival_of(confidences), self._seconds_at(1, context), self._tier_of
-        draft_seconds = self.curve.draft_seconds_at(1)
-        if self._active == "early_stop":
-            return early_stop_one(survival, seconds, tier_of)
-        if self._active == "optimal":
-            return optimal_one(survival, seconds, draft_seconds, tier_of)
-        length = lookahead_one(survival, seconds, draft_seconds, tier_of, rates)
+        length = self._length_of(survival_of(confidences), self._seconds_at(1, context), 1, rates)
         if self.bypasses and not self._expected and self._bypass(row_id, 1, context).probing:
             return max(length, self._probe_length(1, context))
         return length
