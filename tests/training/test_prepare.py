@@ -115,6 +115,14 @@ def test_batches_do_not_depend_on_what_is_already_done(make_tokenizer):
     assert sorted(name for batch in one for name in batch) == [f"c{i}" for i in range(7)]
 
 
+def test_conversations_of_several_turns_share_batches(make_tokenizer):
+    several = {"c1", "c4", "c6"}
+    one, two = chats(9, turns=1), chats(9, turns=2)
+    asked = [two[i] if two[i].id in several else one[i] for i in range(9)]
+    batches = plan_batches(asked, Renderer(make_tokenizer("chat")), 3)
+    assert several in [{item.id for item in batch} for batch in batches]
+
+
 def test_other_settings_are_refused_in_the_same_folder(target, make_tokenizer, tmp_path):
     prepare(target, make_tokenizer("chat"), tmp_path)
     with pytest.raises(ValueError, match="was made with sampling="):

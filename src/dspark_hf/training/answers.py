@@ -20,6 +20,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils.logging import get_logger
 
+from dspark_hf.generation.dispatch import CACHE_KEYWORD
+from dspark_hf.generation.growing import growing_cache
+
 from .data import Conversation
 from .rendering import Renderer, RenderingError
 from .rows import Row, RowReport, RowStore
@@ -203,11 +206,15 @@ def answer_in_process(
 def plan_batches(
     conversations: Sequence[Conversation], renderer: Renderer, batch_size: int
 ) -> Iterator[list[Conversation]]:
-    """Batches in an order that depends on the ids alone; similar lengths share a batch."""
+    """Batches in an order that depends on the ids alone; as many turns and similar lengths share a batch."""
     shuffled = sorted(conversations, key=lambda item: hashlib.sha256(item.id.encode()).digest())
     span = batch_size * SORT_BATCHES
     for start in range(0, len(shuffled), span):
-        group = sorted(shuffled[start : start + span], key=lambda item: (sum(map(len, item.user_turns)), item.id))
+        # a second turn costs as many steps for one row as for all, so those who ask one sit together
+        group = sorted(
+            shuffled[start : start + span],
+            key=lambda item: (len(item.user_turns), sum(map(len, item.user_turns)), item.id),
+        )
         for first in range(0, len(group), batch_size):
             yield group[first : first + batch_size]
 
@@ -264,8 +271,12 @@ def _generate(target, prompts, renderer, sampling, drafter, *, seed) -> list[lis
         [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=target.device
     )
     config = sampling.generation_config(sorted(renderer.end_ids), pad_id)
-    assistant = {} if drafter is None else {"assistant_model": drafter}
+    extra = {} if drafter is None else {"assistant_model": drafter}
+    cache = growing_cache(target.config.get_text_config()) if drafter is None else None
+    if cache is not None:
+        # a large batch's cache is slow to append to by copy
+        extra[CACHE_KEYWORD] = cache
     with torch.random.fork_rng():
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "little"))
-        output_BL = target.generate(ids_BL, attention_mask=mask_BL, generation_config=config, **assistant)
+        output_BL = target.generate(ids_BL, attention_mask=mask_BL, generation_config=config, **extra)
     return output_BL[:, longest:].tolist()
