@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from dspark_hf.dev.tiny import tiny_drafter
 from dspark_hf.evaluation import EvalResults, Suite, compare, evaluate
 from dspark_hf.evaluation import conversations as conversations_module
+from dspark_hf.evaluation import suite as suite_module
 from dspark_hf.evaluation.contexts import lengthen
 from dspark_hf.evaluation.suite import policy_name, weights_digest
 from dspark_hf.hub import DrafterCard
@@ -106,6 +108,21 @@ def test_results_join_those_of_other_suites_in_the_folder(target, tokenizer, dra
 def test_the_clock_stops_between_prompts(target, tokenizer, drafter, suite):
     results = evaluate(target, tokenizer, drafter, [suite], max_minutes=0.0, **QUICK)
     assert results.suites == []
+
+
+def test_the_clock_is_shared_by_all_temperatures_and_policies(target, tokenizer, drafter, suite, monkeypatch):
+    clock, original = [0.0], suite_module.answer
+
+    def slow(*args, **kwargs):
+        clock[0] += 1.0
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(suite_module, "answer", slow)
+    monkeypatch.setattr(suite_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    policies = ["full", {"name": "threshold", "threshold": 0.5}]
+    results = evaluate(target, tokenizer, drafter, [suite], policies=policies, max_minutes=8 / 60, **QUICK)
+    # a second of warm-up each: three seconds for the first, which starts with two to spend, then two for each of the others
+    assert [measured.prompts for measured in results.suites] == [2, 1, 1, 1]
 
 
 def test_results_go_into_the_card(target, tokenizer, drafter, suite, tmp_path):

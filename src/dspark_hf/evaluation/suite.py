@@ -71,7 +71,8 @@ def evaluate(
         with_plain (`bool`): run every prompt without the drafter too, in turn before and after it.
         folder (`str` or `Path`, *optional*): results and per-prompt records go there; a stopped run goes on from them.
         command (`str`, *optional*): what the user typed, for the card.
-        max_minutes (`float`, *optional*): stop between prompts; what was measured by then counts.
+        max_minutes (`float`, *optional*): stop between prompts; what was measured by then counts. Every suite, temperature and
+            policy gets an equal part of the time that is left when its turn comes.
         seed (`int`): of sampling; each prompt has its own stream.
 
     Returns:
@@ -100,27 +101,30 @@ def evaluate(
     modes = thinking if isinstance(thinking, Sequence) else [thinking]
     identity = {"drafter": weights_digest(drafter), "target": weights_digest(target), **results.settings}
     identity.pop("command", None)
+    chosen_policies = [
+        {"name": policy} if isinstance(policy, str) else dict(policy)
+        for policy in (policies if policies is not None else [own_policy])
+    ]
+    cells = [
+        (policy, mode, renderer, temperature, suite)
+        for policy in chosen_policies
+        for mode in modes
+        for renderer in [Renderer(tokenizer, thinking=mode)]
+        for temperature in temperatures
+        for suite in [*loaded, *(lengthen(item, size, renderer) for size in context_tokens for item in loaded)]
+    ]
     try:
-        for policy in policies if policies is not None else [own_policy]:
-            chosen = {"name": policy} if isinstance(policy, str) else dict(policy)
-            drafter.set_policy(**chosen)
-            for mode in modes:
-                renderer = Renderer(tokenizer, thinking=mode)
-                for temperature in temperatures:
-                    sampling = Sampling(temperature, top_p, max_new_tokens, seed)
-                    for suite in [
-                        *loaded,
-                        *(lengthen(item, size, renderer) for size in context_tokens for item in loaded),
-                    ]:
-                        run = run_key(**identity, policy=chosen, mode=mode, temperature=temperature, plain=with_plain)
-                        records = _run(
-                            target, renderer, drafter, suite, sampling, store, run, with_plain, deadline, progress
-                        )
-                        if records:
-                            empty = SuiteResult(suite.name, suite.domain, temperature, mode, policy_name(chosen))
-                            results.add(summarise(empty, records))
-                        if folder is not None:
-                            results.save(folder)
+        for number, (policy, mode, renderer, temperature, suite) in enumerate(cells):
+            drafter.set_policy(**policy)
+            sampling = Sampling(temperature, top_p, max_new_tokens, seed)
+            run = run_key(**identity, policy=policy, mode=mode, temperature=temperature, plain=with_plain)
+            until = _share(deadline, len(cells) - number)
+            records = _run(target, renderer, drafter, suite, sampling, store, run, with_plain, until, progress)
+            if records:
+                empty = SuiteResult(suite.name, suite.domain, temperature, mode, policy_name(policy))
+                results.add(summarise(empty, records))
+            if folder is not None:
+                results.save(folder)
     finally:
         drafter.set_policy(**own_policy)
     return results
@@ -172,6 +176,12 @@ def _loaded(suite: str | Suite, prompts: int | None, prompts_folder: str | Path 
     if isinstance(suite, str):
         return load_suite(suite, limit=prompts, prompts_folder=prompts_folder)
     return suite if prompts is None else Suite(suite.name, suite.domain, suite.conversations[:prompts])
+
+
+def _share(deadline: float | None, runs: int) -> float | None:
+    """When the next of `runs` must end, so that each gets as much of the time left."""
+    now = time.monotonic()
+    return None if deadline is None else min(deadline, now + (deadline - now) / runs)
 
 
 def _run(
