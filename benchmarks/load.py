@@ -118,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
             "draft_seconds": curve.draft_seconds,
             "draft_row_seconds": curve.draft_row_seconds,
             "overhead_seconds": curve.overhead_seconds,
+            "row_seconds": curve.row_seconds,
         },
         "points": [point.to_dict() for point in points],
         "auto_against_best": compared,

@@ -28,6 +28,7 @@ class Record:
 
     Attributes:
         suite (`str`), group (`int`): set of the prompts; the batch, alike for all methods of a pair.
+        weight (`float`): held-out prompts of the set that each of these stands for.
         new_tokens (`int`), seconds (`float`): tokens up to and with each row's end, wall time of the whole call.
         rounds (`list`): `(drafted, verified, accepted)` per full round of a drafter of this package.
         bypassed (`int`): rounds decoded without a draft by choice of the policy.
@@ -42,6 +43,7 @@ class Record:
     batch: int
     new_tokens: int
     seconds: float
+    weight: float = 1.0
     rounds: list[tuple[int, int, int]] = field(default_factory=list)
     bypassed: int = 0
     draft_seconds: float = 0.0
@@ -115,7 +117,15 @@ def _run(target, method, group, number, temperature, sampling, pad_id, seed) -> 
     ends = _end_ids(target)
     outputs = [_until_end(row, ends) for row in output_BL[:, width:].tolist()]
     record = Record(
-        method.name, group[0].suite, number, temperature, len(group), sum(map(len, outputs)), seconds, outputs=outputs
+        method.name,
+        group[0].suite,
+        number,
+        temperature,
+        len(group),
+        sum(map(len, outputs)),
+        seconds,
+        weight=group[0].weight,
+        outputs=outputs,
     )
     stats = None if method.drafter is None else method.drafter.last_generation
     if stats is not None:

@@ -6,17 +6,18 @@ A line is `{"turns": [user turn, ...]}`; the first turn is asked. Knows nothing 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt: the set it comes from, its line in the file, its token ids."""
+    """One prompt: the set it comes from, its line in the file, its token ids, and how many held-out prompts it stands for."""
 
     suite: str
     line: int
     ids: tuple[int, ...]
+    weight: float = 1.0
 
 
 def held_out_prompts(
@@ -38,12 +39,12 @@ def held_out_prompts(
         lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
         found = []
         for number in range(int(len(lines) * (1 - fraction)), len(lines)):
-            ids = _rendered(json.loads(lines[number])["turns"][0], tokenizer)
+            ids = rendered(json.loads(lines[number])["turns"][0], tokenizer)
             if len(ids) <= max_tokens:
                 found.append(Prompt(file.stem, number, tuple(ids)))
         if per_set is not None and len(found) > per_set:
             step = len(found) / per_set
-            found = [found[int(index * step)] for index in range(per_set)]
+            found = [replace(found[int(index * step)], weight=step) for index in range(per_set)]
         prompts += found
     if not prompts:
         raise ValueError(
@@ -52,7 +53,7 @@ def held_out_prompts(
     return prompts
 
 
-def _rendered(text: str, tokenizer) -> list[int]:
+def rendered(text: str, tokenizer) -> list[int]:
     """The prompt as `generate` would get it; a base model without a chat template reads the text itself."""
     if tokenizer.chat_template is None:
         return tokenizer(text)["input_ids"]

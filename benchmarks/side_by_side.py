@@ -20,7 +20,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks import losslessness, paired, summary
+from benchmarks import losslessness, off_topic, paired, summary
 from benchmarks import methods as available
 from benchmarks import prompts as prompt_sets
 from dspark_hf.hub.provenance import environment
@@ -29,7 +29,10 @@ from dspark_hf.hub.provenance import environment
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True, help="folder or repository of the target")
-    parser.add_argument("--prompts", required=True, help="folder of JSONL files")
+    parser.add_argument("--prompts", default=None, help="folder of JSONL files")
+    parser.add_argument(
+        "--off-topic", type=int, default=0, metavar="N", help="add N random strings and N requests in other languages"
+    )
     parser.add_argument("--drafter", action="append", default=[], metavar="NAME=PATH", help="may be repeated")
     parser.add_argument(
         "--policies", nargs="+", default=["full", "auto"], help="full, auto, threshold=0.3, full:4, ..."
@@ -52,6 +55,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for pair in chosen.drafter:
         if "=" not in pair:
             parser.error(f"--drafter takes NAME=PATH, not {pair!r}")
+    if chosen.prompts is None and not chosen.off_topic:
+        parser.error("nothing to ask: give --prompts FOLDER or --off-topic N")
     return chosen
 
 
@@ -61,9 +66,11 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     tokenizer = AutoTokenizer.from_pretrained(options.target)
     target = AutoModelForCausalLM.from_pretrained(options.target, dtype=getattr(torch, options.dtype)).eval()
-    asked = prompt_sets.held_out_prompts(
-        options.prompts, tokenizer, per_set=options.per_set, max_tokens=options.max_prompt_tokens
-    )
+    asked = off_topic.off_topic_prompts(tokenizer, options.off_topic, seed=options.seed)
+    if options.prompts is not None:
+        asked += prompt_sets.held_out_prompts(
+            options.prompts, tokenizer, per_set=options.per_set, max_tokens=options.max_prompt_tokens
+        )
     drafters = {
         name: available.open_drafter(path, target)
         for name, _, path in (pair.partition("=") for pair in options.drafter)

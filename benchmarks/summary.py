@@ -1,12 +1,14 @@
 """From records to figures: tokens/s, ratio to plain, accepted length, acceptance by slot, each with a bootstrap interval.
 
-Intervals resample groups of prompts, so they tell the spread over prompts, not over machines. Draws the table and the picture.
-Knows nothing of models.
+Intervals resample groups of prompts, so they tell the spread over prompts, not over machines. Two summaries cover all sets: `all`
+counts every measured prompt alike, `held-out` counts it as often as there are held-out prompts of its set for each measured one.
+Draws the table and the picture. Knows nothing of models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from benchmarks.paired import Record
 
 RESAMPLES = 1000
 BASELINE = "plain"
+ALL, HELD_OUT = "all", "held-out"
 # colour-blind-safe (Okabe and Ito)
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
@@ -31,14 +34,14 @@ def interval(groups: Sequence[Any], statistic: Callable[[Sequence[Any]], float],
 
 
 def summarize(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One entry per temperature, batch size, set (and all sets together) and method."""
+    """One entry per temperature, batch size, set (and all sets together, in both ways) and method."""
     entries = []
     for temperature in sorted({record.temperature for record in records}):
         for batch in sorted({record.batch for record in records}):
             cell = [record for record in records if (record.temperature, record.batch) == (temperature, batch)]
             suites = sorted({record.suite for record in cell})
-            for suite in ["all", *suites] if cell else []:
-                chosen = [record for record in cell if suite in ("all", record.suite)]
+            for suite in [ALL, HELD_OUT, *suites] if cell else []:
+                chosen = [record for record in cell if suite in (ALL, HELD_OUT, record.suite)]
                 for method in sorted({record.method for record in chosen}, key=_order):
                     entries.append(_entry(chosen, method, suite, temperature, batch))
     return entries
@@ -49,6 +52,8 @@ def _order(method: str) -> tuple[int, str]:
 
 
 def _entry(records: Sequence[Record], method: str, suite: str, temperature: float, batch: int) -> dict[str, Any]:
+    if suite != HELD_OUT:
+        records = [replace(record, weight=1.0) for record in records]
     baseline = {record.group: record for record in records if record.method == BASELINE}
     own = [record for record in records if record.method == method]
     pairs = [(record, baseline[record.group]) for record in own if record.group in baseline]
@@ -80,7 +85,8 @@ def _entry(records: Sequence[Record], method: str, suite: str, temperature: floa
 
 
 def _speed(records: Sequence[Record]) -> float:
-    return sum(record.new_tokens for record in records) / sum(record.seconds for record in records)
+    tokens = sum(record.weight * record.new_tokens for record in records)
+    return tokens / sum(record.weight * record.seconds for record in records)
 
 
 def _ratio(pairs: Sequence[tuple[Record, Record]]) -> float:
@@ -88,8 +94,8 @@ def _ratio(pairs: Sequence[tuple[Record, Record]]) -> float:
 
 
 def _tau(records: Sequence[Record]) -> float:
-    accepted = [entry[2] + 1 for record in records for entry in record.rounds]
-    return float(np.mean(accepted))
+    tokens = sum(record.weight * (entry[2] + 1) for record in records for entry in record.rounds)
+    return float(tokens / sum(record.weight * len(record.rounds) for record in records))
 
 
 def _by_slot(records: Sequence[Record]) -> tuple[list[float], list[int]]:
@@ -104,13 +110,13 @@ def _by_slot(records: Sequence[Record]) -> tuple[list[float], list[int]]:
 
 
 def table(entries: Sequence[dict[str, Any]], *, suites: bool = False) -> str:
-    """Markdown; with `suites` a row per set, else all sets together."""
+    """Markdown; with `suites` a row per set, else all sets together, in both ways."""
     lines = [
         "| T | batch | set | method | tokens/s | x plain | accepted length |",
         "|---|---|---|---|---|---|---|",
     ]
     for entry in entries:
-        if (entry["suite"] == "all") == suites:
+        if (entry["suite"] in (ALL, HELD_OUT)) == suites:
             continue
         ratio = _with_interval(entry.get("ratio_to_plain"), entry.get("ratio_interval"))
         tau = _with_interval(entry.get("accepted_length"), entry.get("accepted_length_interval"))
@@ -132,7 +138,7 @@ def draw(entries: Sequence[dict[str, Any]], path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    overall = [entry for entry in entries if entry["suite"] == "all"]
+    overall = [entry for entry in entries if entry["suite"] == ALL]
     cells = sorted({(entry["temperature"], entry["batch"]) for entry in overall})
     methods = sorted({entry["method"] for entry in overall if entry["method"] != BASELINE})
     figure, (speed, slots) = pyplot.subplots(1, 2, figsize=(13, 1.8 + 0.32 * len(methods) * max(len(cells), 1)))

@@ -3,7 +3,8 @@
     python benchmarks/train_baselines.py --run runs/smollm2 --methods rnn dflash mtp1 eagle3 --output runs/smollm2-baselines
 
 `vanilla`, `gated` and `rnn` change the Markov head, `dflash` and `mtp1` drop it, `eagle3` is the serial drafter. Each gets the
-`train.max_minutes` of the run's recipe, or `--minutes`. One drafter folder a method is written.
+`train.max_minutes` of the run's recipe, or `--minutes`; features that the run cached are not made again. One drafter folder a method
+is written.
 """
 
 from __future__ import annotations
@@ -39,45 +40,69 @@ def main(arguments: list[str] | None = None) -> None:
     overrides = {"train.max_minutes": options.minutes or recipe.train.max_minutes, "train.max_steps": options.steps}
     recipe = build_recipe(recipe.to_dict(), overrides)
     target = open_target(recipe.target)
-    rows_folder = Path(RunFolder(options.run).result("prepare")["folder"])
+    finished = RunFolder(options.run)
+    rows_folder = Path(finished.result("prepare")["folder"])
     rows = RowStore(rows_folder).read()
     held_out = RowStore(rows_folder.with_name(rows_folder.name.replace("training-", "held-out-"))).read()
+    made = finished.path / "training" / finished.fingerprint("train")
     for method in options.methods:
         folder = options.output / method
         if method == "eagle3":
-            drafter, steps = eagle3(target, recipe, rows, options.output / ".eagle3")
+            drafter, steps = eagle3(target, recipe, rows, held_out, made)
         else:
             variants = {"dflash": dflash_recipe, "mtp1": mtp1_recipe}
             if method in variants:
                 variant = variants[method](recipe)
             else:
                 variant = build_recipe(recipe.to_dict(), {"drafter.markov_head_type": method})
-            drafter, steps = block_drafter(target, variant, rows, held_out, options.output / f".{method}")
+            drafter, steps = block_drafter(target, variant, rows, held_out, made, options.output / f".{method}")
         drafter.to(torch.bfloat16 if recipe.target.dtype != "float32" else torch.float32).save_pretrained(folder)
         print(json.dumps({"method": method, "steps": steps, "folder": str(folder)}))
 
 
-def block_drafter(target, recipe, rows, held_out, work: Path):
-    """A drafter of this package by the project's own trainer."""
-    from dspark_hf.training.train import train_drafter
+def features_of(target, drafter, recipe, rows, held_out, made: Path):
+    """The run's own feature source; a cache in `made` is used again, or made there."""
+    from dspark_hf.training.rows import fit_rows
+    from dspark_hf.training.train import feature_source
 
-    result = train_drafter(target.model, target.tokenizer, rows, work, recipe=recipe, eval_rows=held_out)
+    longest = recipe.train.max_row_tokens
+    judged = fit_rows(held_out, longest)[: recipe.train.eval_rows]
+    source = feature_source(target.model, drafter, fit_rows(rows, longest), judged, made, recipe)
+    if recipe.data.features == "cache":
+        source.build()
+    return source
+
+
+def block_drafter(target, recipe, rows, held_out, made: Path, work: Path):
+    """A drafter of this package by the project's own trainer."""
+    from dspark_hf.training.train import start_drafter, train_drafter
+
+    drafter = start_drafter(target.model, target.tokenizer, rows, recipe)
+    features = features_of(target, drafter, recipe, rows, held_out, made)
+    result = train_drafter(
+        target.model,
+        target.tokenizer,
+        rows,
+        work,
+        recipe=recipe,
+        eval_rows=held_out,
+        features=features,
+        drafter=drafter,
+    )
     return result.drafter, result.steps
 
 
-def eagle3(target, recipe, rows, work: Path):
+def eagle3(target, recipe, rows, held_out, made: Path):
     """The serial drafter over the same features: as many layers read, as deep as the block, the same draft vocabulary."""
     from collections import Counter
 
     import torch
 
     from dspark_hf.baselines import Eagle3Drafter, Eagle3Training, eagle3_config, train_eagle3
-    from dspark_hf.training.cache import FeatureCache
-    from dspark_hf.training.features import TargetFeatures, teacher_head_of
+    from dspark_hf.training.features import teacher_head_of
     from dspark_hf.training.new_drafter import borrow, draft_vocabulary, drafter_config, flatten_first_logits
     from dspark_hf.training.rows import fit_rows
 
-    rows = fit_rows(rows, recipe.train.max_row_tokens)
     fields = drafter_config(target.model, recipe.drafter, mask_token_id=0).to_dict()
     fixed = "model_type num_hidden_layers markov_rank enable_confidence_head confidence_head_with_markov layer_types"
     config = eagle3_config(**{key: value for key, value in fields.items() if key not in fixed.split()})
@@ -87,8 +112,7 @@ def eagle3(target, recipe, rows, work: Path):
     pruned = config.draft_vocab_size is not None
     borrow(drafter, target.model, draft_vocabulary(counts, config) if pruned else None)
     flatten_first_logits(drafter)
-    features = FeatureCache(work / "features", TargetFeatures(target.model, config.target_layer_ids), rows)
-    features.build()
+    features = features_of(target, drafter, recipe, rows, held_out, made)
     settings = Eagle3Training(
         max_steps=recipe.train.max_steps,
         max_minutes=recipe.train.max_minutes if recipe.train.max_steps is None else None,
@@ -97,7 +121,9 @@ def eagle3(target, recipe, rows, work: Path):
         bf16=recipe.train.bf16,
         seed=recipe.train.seed,
     )
-    losses = train_eagle3(drafter, rows, features, teacher_head_of(target.model), settings)
+    losses = train_eagle3(
+        drafter, fit_rows(rows, recipe.train.max_row_tokens), features, teacher_head_of(target.model), settings
+    )
     return drafter, len(losses)
 
 

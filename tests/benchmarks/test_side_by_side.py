@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import losslessness, paired, side_by_side, summary
+from benchmarks.off_topic import off_topic_prompts
 from benchmarks.paired import Record
 from benchmarks.prompts import Prompt, held_out_prompts
 from dspark_hf.baselines import Eagle3Drafter, eagle3_config
@@ -44,7 +45,7 @@ def test_one_command_writes_figures_for_every_method_temperature_and_batch(folde
     drafted = {f"dspark {policy}" for policy in ("full", "full:2", "threshold=0.5")}
     assert {key[0] for key in entries if key[2] == 1} == methods | drafted
     assert {key[0] for key in entries if key[2] == 2} == {"plain"} | drafted
-    assert {key[3] for key in entries} == {"all", "math", "code"}
+    assert {key[3] for key in entries} == {"all", "held-out", "math", "code"}
     full = entries["dspark full", 0.0, 1, "all"]
     assert full["groups"] == 4
     assert 1 <= full["accepted_length"] <= 6
@@ -81,6 +82,20 @@ def test_a_serial_drafter_takes_part_with_whole_drafts_only(folder):
 def test_only_the_last_part_of_every_file_is_asked(folder):
     found = held_out_prompts(folder / "prompts", tiny_tokenizer(), fraction=0.3, per_set=2)
     assert [(prompt.suite, prompt.line) for prompt in found] == [("code", 7), ("code", 8), ("math", 7), ("math", 8)]
+    assert [prompt.weight for prompt in found] == [1.5] * 4
+
+
+def test_off_topic_prompts_are_their_own_sets_and_the_same_every_time():
+    found = off_topic_prompts(tiny_tokenizer(), 3)
+    assert [prompt.suite for prompt in found] == ["random strings"] * 3 + ["other languages"] * 3
+    assert found == off_topic_prompts(tiny_tokenizer(), 3)
+    assert len({prompt.ids for prompt in found}) == 6
+
+
+def test_a_run_without_prompts_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        side_by_side.main(["--target", "t", "--output", "o.json"])
+    assert "give --prompts FOLDER or --off-topic N" in capsys.readouterr().err
 
 
 def test_a_line_ends_at_a_newline_and_at_no_other_separator(tmp_path):
@@ -106,6 +121,18 @@ def test_a_ratio_is_over_pairs_and_tau_over_rounds():
     assert entry["accepted_length"] == pytest.approx((2 + 5 + 1) / 3, rel=1e-3)
     assert entry["acceptance_by_slot"] == [0.6667, 0.5, 1.0, 1.0]
     assert entry["trials_by_slot"] == [3, 2, 1, 1]
+
+
+def test_a_measured_prompt_counts_as_often_as_it_stands_for_others():
+    records = [
+        Record("plain", "math", 0, 0.0, 1, 10, 2.0, weight=9.0),
+        Record("dspark full", "math", 0, 0.0, 1, 10, 1.0, weight=9.0, rounds=[(4, 4, 1)]),
+        Record("plain", "chat", 1, 0.0, 1, 10, 2.0),
+        Record("dspark full", "chat", 1, 0.0, 1, 10, 2.0, rounds=[(4, 4, 0), (4, 4, 0)]),
+    ]
+    entry = next(e for e in summary.summarize(records) if e["method"] == "dspark full" and e["suite"] == "held-out")
+    assert entry["ratio_to_plain"] == pytest.approx((100 / 11) / (100 / 20), rel=1e-3)
+    assert entry["accepted_length"] == pytest.approx((9 * 2 + 2) / (9 + 2), rel=1e-3)
 
 
 def test_a_difference_without_a_near_tie_is_a_mismatch():
