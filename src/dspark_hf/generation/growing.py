@@ -21,6 +21,8 @@ class GrowingLayer(DynamicLayer):
     """A full-attention layer. `keys` and `values` are views of the columns in use, so cropping costs nothing."""
 
     store: ColumnStore
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any):
         """Stores `[R, H, S, E]` keys and values; returns all columns."""
@@ -42,6 +44,9 @@ class GrowingSlidingLayer(DynamicSlidingWindowLayer):
     """A sliding layer that forgets nothing but shows its window only. It cannot be cropped beyond it, nor reordered."""
 
     store: ColumnStore
+    keys: torch.Tensor
+    values: torch.Tensor
+    cumulative_length: int
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any):
         """Stores `[R, H, S, E]` keys and values; returns the columns that the new tokens see."""
