@@ -74,7 +74,10 @@ def _entry(records: Sequence[Record], method: str, suite: str, temperature: floa
     if rounds:
         entry["accepted_length"] = round(_tau(rounds), 4)
         entry["accepted_length_interval"] = interval(rounds, _tau)
-        entry["verified_length"] = round(float(np.mean([each[1] for record in rounds for each in record.rounds])), 3)
+        weighed = _weighed_rounds(rounds)
+        entry["verified_length"] = round(
+            float(np.average([v for v, _, _ in weighed], weights=[w for *_, w in weighed])), 3
+        )
         entry["acceptance_by_slot"], entry["trials_by_slot"] = _by_slot(rounds)
         entry["bypassed"] = sum(record.bypassed for record in own)
         count = sum(len(record.rounds) for record in rounds)
@@ -98,14 +101,20 @@ def _tau(records: Sequence[Record]) -> float:
     return float(tokens / sum(record.weight * len(record.rounds) for record in records))
 
 
+def _weighed_rounds(records: Sequence[Record]) -> list[tuple[int, int, float]]:
+    """(verified, accepted, weight) of every round."""
+    return [(verified, accepted, each.weight) for each in records for _, verified, accepted in each.rounds]
+
+
 def _by_slot(records: Sequence[Record]) -> tuple[list[float], list[int]]:
     """P(slot k stands | it was verified and the slots before it stood), and how often that was tried."""
-    rounds = [entry for record in records for entry in record.rounds]
+    rounds = _weighed_rounds(records)
     rates, trials = [], []
-    for slot in range(max(verified for _, verified, _ in rounds)):
-        tried = [accepted > slot for _, verified, accepted in rounds if verified > slot and accepted >= slot]
+    for slot in range(max(verified for verified, _, _ in rounds)):
+        tried = [(accepted > slot, w) for verified, accepted, w in rounds if verified > slot and accepted >= slot]
         trials.append(len(tried))
-        rates.append(round(float(np.mean(tried)), 4) if tried else 0.0)
+        stood, weights = zip(*tried, strict=True) if tried else ((0.0,), (1.0,))
+        rates.append(round(float(np.average(stood, weights=weights)), 4))
     return rates, trials
 
 

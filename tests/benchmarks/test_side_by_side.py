@@ -133,6 +133,7 @@ def test_a_measured_prompt_counts_as_often_as_it_stands_for_others():
     entry = next(e for e in summary.summarize(records) if e["method"] == "dspark full" and e["suite"] == "held-out")
     assert entry["ratio_to_plain"] == pytest.approx((100 / 11) / (100 / 20), rel=1e-3)
     assert entry["accepted_length"] == pytest.approx((9 * 2 + 2) / (9 + 2), rel=1e-3)
+    assert entry["acceptance_by_slot"][:2] == [pytest.approx(9 / 11, rel=1e-3), 0.0]
 
 
 def test_a_difference_without_a_near_tie_is_a_mismatch():
