@@ -27,6 +27,19 @@ def test_rounds_add_up_to_the_text(pair, make_prompt):
         assert json.loads(json.dumps(stats.summary()))["tau"] == stats.tau
 
 
+def test_every_round_tells_its_shape_and_its_time(pair, make_prompt):
+    target, drafter = pair("qwen3")
+    target.generate(make_prompt(6, 3), assistant_model=drafter, **GREEDY)
+    stats = drafter.last_generation
+    assert len(stats.round_seconds) == stats.target_forwards
+    assert [rows for rows, *_ in stats.round_seconds] == sorted(
+        (rows for rows, *_ in stats.round_seconds), reverse=True
+    )
+    assert sum(rows for rows, *_ in stats.round_seconds) == len(stats.rounds)
+    assert {(width, drafted) for _, width, drafted, _ in stats.round_seconds} <= {(6, True), (1, False)}
+    assert 0 < sum(seconds for *_, seconds in stats.round_seconds) < stats.total_seconds
+
+
 def test_tau_counts_full_rounds_only():
     stats = GenerationStats()
     stats.record(0, 5, 5, 5, cut=False)

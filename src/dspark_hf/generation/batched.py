@@ -67,7 +67,7 @@ class RaggedCache(Cache):
         ]
         super().__init__(layers=layers)
 
-    def select(self, rows: torch.Tensor) -> None:
+    def select(self, rows: list[int]) -> None:
         """Keeps some rows only."""
         for layer in self.layers:
             if isinstance(layer, RaggedLayer):
@@ -114,7 +114,7 @@ class RaggedRows(Target):
     def select(self, rows: list[int]) -> None:
         """Keeps some rows only; the others cost nothing from here on."""
         index = torch.tensor(rows, device=self.request.input_ids_BL.device)
-        self.cache.select(index)
+        self.cache.select(rows)
         if self.mask_RL is not None:
             self.mask_RL = self.mask_RL[index]
         if self.next_position is not None and self.next_position.shape[-2] > 1:

@@ -47,10 +47,24 @@ class ColumnStore:
         self.values = _stored(self.values, values_RHSE, columns)
         return self.keys[:, :, : columns.width], self.values[:, :, : columns.width]
 
-    def select(self, rows: torch.Tensor) -> None:
+    def select(self, rows: list[int]) -> None:
         """Keeps some rows only."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
+            self.keys, self.values = kept_rows(self.keys, rows), kept_rows(self.values, rows)
+
+
+def kept_rows(buffer_Rx: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """
+    Some rows of a buffer that nobody else reads, in the order given.
+
+    Rows that only move forward move in place and a view comes back: one row that leaves costs one copied row, not all of them.
+    """
+    if any(row < place for place, row in enumerate(rows)):
+        return buffer_Rx[torch.tensor(rows, dtype=torch.long, device=buffer_Rx.device)]
+    for place, row in enumerate(rows):
+        if row != place:
+            buffer_Rx[place] = buffer_Rx[row]
+    return buffer_Rx[: len(rows)]
 
 
 def _stored(buffer: torch.Tensor | None, new_RHSE: torch.Tensor, columns: Columns) -> torch.Tensor:

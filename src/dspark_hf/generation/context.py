@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .columns import Columns, ColumnStore
+from .columns import Columns, ColumnStore, kept_rows
 
 
 class ContextCache:
@@ -98,11 +98,10 @@ class DraftContext:
     def select(self, rows: list[int]) -> None:
         """Keeps some rows only."""
         for store in self.cache.layers.values():
-            store.select(torch.tensor(rows, device=store.keys.device if store.keys is not None else None))
+            store.select(rows)
         self.known = [self.known[row] for row in rows]
         self.pending = [
-            (features[torch.tensor(rows, device=features.device)], [counts[row] for row in rows])
-            for features, counts in self.pending
+            (kept_rows(features, rows), [counts[row] for row in rows]) for features, counts in self.pending
         ]
         if len(rows) == 1:
             # a single row writes behind the columns it holds; stale ones beyond are dropped

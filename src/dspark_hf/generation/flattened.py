@@ -18,7 +18,7 @@ import torch
 
 from .attention import RaggedLayout, release_attention, take_attention
 from .batched import RaggedCache, RaggedLayer, RaggedRows
-from .columns import SMALLEST_BUFFER, ColumnStore
+from .columns import SMALLEST_BUFFER, ColumnStore, kept_rows
 from .request import GenerationRequest
 from .rows import TokenRows
 from .scores import RowScores, pad_rows
@@ -70,8 +70,8 @@ class SlotLayer(RaggedLayer):
             self.slots.append(slots)
         self.store = ColumnStore()
 
-    def select(self, rows: torch.Tensor) -> None:
-        self.slots = [slots[rows.to(slots.device)] for slots in self.slots]
+    def select(self, rows: list[int]) -> None:
+        self.slots = [kept_rows(slots, rows) for slots in self.slots]
 
 
 class SlotCache(RaggedCache):
@@ -99,7 +99,7 @@ class SlotCache(RaggedCache):
         if columns > self.capacity:
             self.capacity = max(columns, 2 * self.capacity, SMALLEST_BUFFER)
 
-    def select(self, rows: torch.Tensor) -> None:
+    def select(self, rows: list[int]) -> None:
         for layer in self.layers:
             if isinstance(layer, SlotLayer):
                 layer.select(rows)

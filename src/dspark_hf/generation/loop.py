@@ -80,12 +80,14 @@ class DecodeLoop:
         )
         self._settle(output, None, [0] * len(self.rows), [0] * len(self.rows))
         while len(self.rows):
+            began, count = time.perf_counter(), len(self.rows)
             draft, drafted, lengths = self._draft(drafting)
             started = time.perf_counter()
             output = self.target.verify(self.rows, lengths)
             self.stats.verify_seconds += time.perf_counter() - started
             self.stats.target_forwards += 1
             self._settle(output, draft, drafted, lengths)
+            self.stats.round_seconds.append((count, 1 + max(lengths), draft is not None, time.perf_counter() - began))
 
     def _context_of_prompt(self, output: TargetOutput) -> DraftContext:
         """The drafter's context with the prompt's features, padding left out."""
@@ -203,13 +205,20 @@ class DecodeLoop:
         for origin, done in zip(self.rows.origins, ended, strict=True):
             if done:
                 self.lengths.forget(origin)
-        stay = [row for row, done in enumerate(ended) if not done]
+        stay = _closed_up(ended)
         if stay:
             self.target.select(stay)
             self.context.select(stay)
         else:
             self.target.finish(self.rows, self.context)
         self.rows.select(stay)
+
+
+def _closed_up(ended: list[bool]) -> list[int]:
+    """Rows that go on: the last of them in the gaps of those that ended, the others in their places."""
+    count = ended.count(False)
+    last = iter(row for row in range(count, len(ended)) if not ended[row])
+    return [next(last) if ended[row] else row for row in range(count)]
 
 
 def _round_records(
