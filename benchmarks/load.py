@@ -117,7 +117,6 @@ def main(arguments: list[str] | None = None) -> None:
             "seconds": curve.seconds,
             "draft_seconds": curve.draft_seconds,
             "draft_row_seconds": curve.draft_row_seconds,
-            "overhead_seconds": curve.overhead_seconds,
             "row_seconds": curve.row_seconds,
         },
         "points": [point.to_dict() for point in points],

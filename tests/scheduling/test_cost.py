@@ -37,7 +37,7 @@ def test_a_deep_measurement_below_the_shallow_one_changes_nothing():
 
 
 def test_drafting_costs_by_rows():
-    curve = CostCurve(tokens=[1], seconds=[1.0], draft_seconds=0.2, draft_row_seconds=0.05, overhead_seconds=0.1)
+    curve = CostCurve(tokens=[1], seconds=[1.0], draft_seconds=0.3, draft_row_seconds=0.05)
     assert curve.draft_seconds_at(0) == 0.0
     assert curve.draft_seconds_at(3) == pytest.approx(0.4)
 

@@ -18,7 +18,7 @@ from dspark_hf.scheduling import CostCurve
 CURVES = {
     # the staircase of an fp32 target on two cores, and a nearly flat one with a dear host
     "jagged": CostCurve(tokens=[1, 2, 3, 4, 8], seconds=[0.096, 0.191, 0.262, 0.162, 0.155], draft_seconds=0.005),
-    "small": CostCurve(tokens=[1, 6], seconds=[0.003, 0.0036], draft_seconds=0.0015, overhead_seconds=0.0005),
+    "small": CostCurve(tokens=[1, 6], seconds=[0.003, 0.0036], draft_seconds=0.002),
 }
 PROMPTS = [[5, 9, 14, 3], [7, 7], [20, 4, 11], [33, 2, 8], [12, 30]]
 

@@ -15,6 +15,7 @@ from dspark_hf import ops
 from dspark_hf.calibration import Calibration, find_calibration, quantization_name
 from dspark_hf.calibration.margin import LARGEST_MARGIN
 from dspark_hf.scheduling import DecodingPolicy
+from dspark_hf.scheduling.sweep import SWEEP, Sweep
 
 from .candidates import Draft
 from .request import GenerationRequest
@@ -39,6 +40,9 @@ class VerificationLengths:
         calibration = Calibration([1.0] * drafter.config.num_slots) if self.everything else _calibration(request)
         self.margin = calibration.margin
         self._weights_2K: torch.Tensor | None = None
+        self.policy: DecodingPolicy | Sweep = Sweep(self.num_slots)
+        if knobs["name"] == SWEEP:
+            return
         self.policy = DecodingPolicy(
             knobs,
             drafter.cost_curve,

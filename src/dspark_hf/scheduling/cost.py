@@ -29,7 +29,6 @@ class CostCurve:
         seconds (`list[float]`): T(B) at those sizes, > 0. Need not rise: on a 2-core CPU in fp32 T(3) > T(4).
         draft_seconds (`float`, *optional*, defaults to 0.0): one draft for one row.
         draft_row_seconds (`float`, *optional*, defaults to 0.0): what each further row adds to a draft.
-        overhead_seconds (`float`, *optional*, defaults to 0.0): host time of a drafted round that a plain step does not have.
         context (`int`, *optional*, defaults to 0): cached tokens per row behind `seconds`.
         deep_context, deep_seconds (`int`, `list[float]`, *optional*): a second depth, for the term of context length.
         row_seconds (`dict[int, list[float]]`, *optional*): seconds of R rows that are 1, 2, .. tokens wide, by R. On a CPU 4 rows of
@@ -52,7 +51,6 @@ class CostCurve:
     seconds: list[float]
     draft_seconds: float = 0.0
     draft_row_seconds: float = 0.0
-    overhead_seconds: float = 0.0
     context: int = 0
     deep_context: int | None = None
     deep_seconds: list[float] | None = None
@@ -91,7 +89,6 @@ class CostCurve:
         extra = {
             "draft_seconds": self.draft_seconds,
             "draft_row_seconds": self.draft_row_seconds,
-            "overhead_seconds": self.overhead_seconds,
         }
         for name, value in extra.items():
             if not 0 <= value < float("inf"):
@@ -125,7 +122,7 @@ class CostCurve:
         """D: what a drafted round of `rows` rows costs besides the target's forward, in seconds."""
         if rows <= 0:
             return 0.0
-        return self.draft_seconds + self.overhead_seconds + self.draft_row_seconds * (rows - 1)
+        return self.draft_seconds + self.draft_row_seconds * (rows - 1)
 
     def table(
         self,

@@ -1,15 +1,17 @@
 """
-Timing of T(B) and D on the machine at hand, through the public `forward` and `generate` of a target and `draft_block` of a drafter.
+Timing of T(B) and D on the machine at hand: whole rounds of the decode loop, or without a drafter forwards of the target alone.
 
-Keeps the median of interleaved repeats and smooths nothing. Imports no model: target and drafter are whatever is passed in.
+A round costs more than its forward: masks, cache, the head's logits and the host's own work all grow with rows and width. So the
+loop itself is timed, through the public `generate`, with every width in turn. Keeps the median of repeats and smooths nothing.
+Imports no model: target and drafter are whatever is passed in.
 """
 
-# R rows, S new context tokens, F target layers, D hidden
+# R rows, K slots of a draft
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +20,20 @@ from transformers import DynamicCache
 
 from .cost import CostCurve
 from .store import fingerprint_of
+from .sweep import SWEEP
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    # seconds of every repeat, by (rows, tokens of each row)
+    Samples = dict[tuple[int, int], list[float]]
+
 
 MIN_REPEATS, MAX_REPEATS = 3, 25
-# Tokens decoded to find what a drafted round costs on the host; fewer than the first say nothing.
-MIN_TOKENS, MAX_TOKENS = 8, 48
-# New context tokens that an average round hands to the drafter; its cost is nearly flat in this number.
-NEW_CONTEXT = 3
+SHORTEST = 1e-6
+# A repetitive text is accepted in long drafts and makes few rounds; then another text is decoded.
+MAX_TEXTS = 4
 
 
 @torch.no_grad()
@@ -43,16 +48,17 @@ def measure_cost(
     budget_seconds: float = 5.0,
 ) -> CostCurve:
     """
-    Times target forwards over every size that a scheduler can choose, and drafts.
+    Times every size that a scheduler can choose.
 
     Args:
-        target (`PreTrainedModel`): a causal LM; called as `target(input_ids=..., cache=..., use_cache=True)`.
-        drafter (`DSparkDrafter`, *optional*): its `draft_block` is timed for D, and a few tokens are decoded with it for the
-            host's share of a round, which decides on small targets; its policy comes back. Without one both are 0.
+        target (`PreTrainedModel`): a causal LM.
+        drafter (`DSparkDrafter`, *optional*): random text is decoded with it, every width in turn, and whole rounds are timed: D is
+            what a draft adds to a plain round. Its policy and curve come back. Without one forwards of the target are timed,
+            called as `target(input_ids=..., cache=..., use_cache=True)`, and D is 0.
         context (`int`, *optional*, defaults to 128): cached tokens per row.
         deep_context (`int`, *optional*): a second depth, for the term of context length.
         rows (`int`, *optional*, defaults to 1): the largest batch; 1, 2, 4, .. rows are timed, each at widths 1..K+1.
-        num_slots (`int`, *optional*): K. Default: the drafter's, or 7.
+        num_slots (`int`, *optional*): K, at most the drafter's. Default: the drafter's, or 7.
         budget_seconds (`float`, *optional*, defaults to 5): repeats go on until then (at least 3, at most 25 a size).
 
     Returns:
@@ -60,54 +66,142 @@ def measure_cost(
     """
     if rows < 1 or context < 1:
         raise ValueError(f"rows and context must be >= 1, got {rows} and {context}")
-    if num_slots is None:
-        num_slots = drafter.config.num_slots if drafter is not None else 7
+    own = 7 if drafter is None else drafter.config.num_slots
+    num_slots = own if num_slots is None else num_slots
+    num_slots = num_slots if drafter is None else min(num_slots, own)
     counts = sorted({min(2**power, rows) for power in range(rows.bit_length() + 1)})
     depths = [context] if deep_context is None else [context, deep_context]
-    share = budget_seconds / (len(depths) + 2 * (drafter is not None))
-    shapes = [_target_seconds(target, counts, num_slots, depth, share) for depth in depths]
-    curves = [_by_size(samples) for samples in shapes]
-    curve = CostCurve(
+    share = budget_seconds / len(depths)
+    samples, draft = [], (0.0, 0.0)
+    for depth in depths:
+        plain: dict[int, list[float]] = {}
+        if drafter is not None:
+            drafted, plain = _round_seconds(target, drafter, counts, num_slots, depth, share)
+            draft = _draft_seconds(drafted, plain) if depth == context else draft
+        samples.append(
+            _without_draft(drafted, plain, *draft)
+            if plain
+            else _forward_seconds(target, counts, num_slots, depth, share)
+        )
+    curves = [_by_size(each) for each in samples]
+    shapes = samples[0]
+    return CostCurve(
         tokens=list(curves[0]),
         seconds=list(curves[0].values()),
+        draft_seconds=draft[0],
+        draft_row_seconds=draft[1],
         context=context,
         deep_context=deep_context,
-        deep_seconds=None if deep_context is None else list(curves[1].values()),
+        deep_seconds=None if deep_context is None else [curves[1][size] for size in curves[0]],
         row_seconds={
-            count: [median(shapes[0][count, width]) for width in range(1, num_slots + 2)] for count in counts
+            count: [median(shapes[count, width]) for width in range(1, num_slots + 2)]
+            for count in counts
+            if (count, 1) in shapes
         },
         meta=fingerprint_of(target),
     )
-    if drafter is None:
-        return curve
-    first, last = _draft_seconds(drafter, target.device, sorted({1, rows}), context, share)
-    curve = replace(curve, draft_seconds=first, draft_row_seconds=max(last - first, 0.0) / max(rows - 1, 1))
-    return replace(curve, overhead_seconds=_overhead_seconds(target, drafter, curve, share))
 
 
-def _target_seconds(
-    target: Any, counts: list[int], num_slots: int, context: int, budget: float
-) -> dict[tuple[int, int], list[float]]:
-    """Samples of every shape `(rows, width)`."""
+# whole rounds
+
+
+def _round_seconds(
+    target: Any, drafter: Any, counts: list[int], num_slots: int, context: int, budget: float
+) -> tuple[Samples, dict[int, list[float]]]:
+    """
+    Seconds of rounds with a draft by `(rows, width)`, and of rounds without one by rows.
+
+    Empty where the target does not decode with drafts; a count of rows is missing where the target decodes them one by one.
+    """
+    drafted: Samples = {}
+    plain: dict[int, list[float]] = {}
+    share = budget / sum(counts)
+    policy, curve = dict(drafter.policy), drafter.cost_curve
+    try:
+        drafter.policy, drafter.cost_curve = {"name": SWEEP}, None
+        for count in counts:
+            rounds = _rounds_of(target, drafter, count, num_slots, context, share * count)
+            for width, with_draft, seconds in rounds:
+                if with_draft:
+                    drafted.setdefault((count, width), []).append(seconds)
+                else:
+                    plain.setdefault(count, []).append(seconds)
+    finally:
+        drafter.policy, drafter.cost_curve = policy, curve
+    return drafted, plain
+
+
+def _rounds_of(
+    target: Any, drafter: Any, rows: int, num_slots: int, context: int, budget: float
+) -> list[tuple[int, bool, float]]:
+    """`(width, drafted, seconds)` of rounds with all rows, until each kind was seen often enough."""
+    vocabulary = target.config.get_text_config().vocab_size
+    kinds = num_slots + 2  # without a draft, and with 0, 1, .. K drafted tokens verified
+    found: list[tuple[int, bool, float]] = []
+    repeats = 0
+    end = time.perf_counter() + budget
+    for text in range(MAX_TEXTS):
+        ids = torch.randint(vocabulary, (rows, context), generator=torch.Generator().manual_seed(text))
+        ids = ids.to(target.device)
+        target.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            assistant_model=drafter,
+            num_assistant_tokens=num_slots,
+            # a round adds one token and what is accepted; the first of each kind is a warm-up
+            max_new_tokens=3 * kinds * (MIN_REPEATS + 1) // 2,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            # an id that no token has: every row goes on to the end
+            eos_token_id=vocabulary,
+            pad_token_id=0,
+        )
+        rounds = drafter.last_generation.round_seconds
+        found += [entry[1:] for entry in rounds[kinds:] if entry[0] == rows]
+        seen = Counter((width, with_draft) for width, with_draft, _ in found)
+        repeats = min(seen.values(), default=0) if len(seen) == kinds else 0
+        if not found or repeats >= MAX_REPEATS or (repeats >= MIN_REPEATS and time.perf_counter() > end):
+            break
+    return found if repeats else []
+
+
+def _draft_seconds(drafted: Samples, plain: dict[int, list[float]]) -> tuple[float, float]:
+    """What a draft of which nothing is verified adds to a round: for one row, and for each row more."""
+    added = {rows: max(median(drafted[rows, 1]) - median(plain[rows]), 0.0) for rows in plain}
+    first, last = min(added), max(added)
+    slope = 0.0 if first == last else (added[last] - added[first]) / (last - first)
+    slope = max(slope, 0.0)
+    return max(added[first] - slope * (first - 1), 0.0), slope
+
+
+def _without_draft(drafted: Samples, plain: dict[int, list[float]], one: float, more: float) -> Samples:
+    """Seconds of a round but for its draft, by `(rows, width)`; with the draft's they add up to what was measured."""
+    samples: Samples = {(rows, 1): seconds for rows, seconds in plain.items()}
+    for (rows, width), seconds in drafted.items():
+        if width > 1:
+            draft = one + more * (rows - 1)
+            samples[rows, width] = [max(each - draft, SHORTEST) for each in seconds]
+    return samples
+
+
+# forwards of the target alone
+
+
+def _forward_seconds(target: Any, counts: list[int], num_slots: int, context: int, budget: float) -> Samples:
     vocabulary = target.config.get_text_config().vocab_size
     calls: dict[tuple[int, int], Callable[[], None]] = {}
     for rows in counts:
         cache = DynamicCache(config=target.config.get_text_config())
         cache.activate_past_recording()
-        ids = torch.randint(vocabulary, (rows, context), device=target.device)
+        ids = torch.randint(vocabulary, (rows, context), generator=torch.Generator().manual_seed(0))
+        ids = ids.to(target.device)
         target(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
         # A round's last row is the bonus token, so K drafted tokens make a forward of K + 1.
         for width in range(1, num_slots + 2):
             calls[rows, width] = _forward(target, cache, ids[:, :1].repeat(1, width))
     return dict(zip(calls, _timed(list(calls.values()), target.device, budget), strict=True))
-
-
-def _by_size(samples: dict[tuple[int, int], list[float]]) -> dict[int, float]:
-    """Median seconds by total tokens; shapes of the same total (1 x 8, 2 x 4) share one entry."""
-    seconds: dict[int, list[float]] = {}
-    for (rows, width), timed in samples.items():
-        seconds.setdefault(rows * width, []).extend(timed)
-    return {size: median(seconds[size]) for size in sorted(seconds)}
 
 
 def _forward(target: Any, cache: DynamicCache, ids: torch.Tensor) -> Callable[[], None]:
@@ -116,64 +210,6 @@ def _forward(target: Any, cache: DynamicCache, ids: torch.Tensor) -> Callable[[]
         cache.crop(-ids.shape[1])
 
     return call
-
-
-def _draft_seconds(
-    drafter: Any, device: torch.device, counts: list[int], context: int, budget: float
-) -> tuple[float, float]:
-    """Median seconds of one draft, for the smallest and the largest batch."""
-    config = drafter.config
-    width = len(config.target_layer_ids) * config.target_hidden_size
-    calls = []
-    for rows in counts:
-        features_RSD = torch.randn(rows, context, width, device=device, dtype=drafter.dtype)
-        anchors_R = torch.zeros(rows, dtype=torch.int64, device=device)
-        cache = DynamicCache()
-        drafter.draft_block(anchors_R, features_RSD, cache=cache)
-        calls.append(_draft(drafter, cache, anchors_R, features_RSD[:, :NEW_CONTEXT]))
-    samples = _timed(calls, device, budget)
-    return median(samples[0]), median(samples[-1])
-
-
-def _draft(
-    drafter: Any, cache: DynamicCache, anchors_R: torch.Tensor, features_RSD: torch.Tensor
-) -> Callable[[], None]:
-    def call() -> None:
-        drafter.draft_block(anchors_R, features_RSD, cache=cache)
-        cache.crop(-features_RSD.shape[1])
-
-    return call
-
-
-def _overhead_seconds(target: Any, drafter: Any, curve: CostCurve, budget: float) -> float:
-    """How much longer a drafted round takes in the decode loop than a plain one, beyond T(B) and the draft measured alone."""
-    tokens = min(int(budget / (3 * (curve.seconds[0] + curve.draft_seconds))), MAX_TOKENS)
-    if tokens < MIN_TOKENS:
-        return 0.0  # the target is so slow that the host's share is lost in it
-    ids = torch.randint(target.config.get_text_config().vocab_size, (1, 16), device=target.device)
-    # A draft that seems to take an hour: after its first round the row decodes plainly, but for rare probes.
-    never_pays = CostCurve(tokens=[1], seconds=[1.0], draft_seconds=3600.0)
-    policy, kept, rounds = dict(drafter.policy), drafter.cost_curve, {}
-    try:
-        for name, own in (("full", curve), ("auto", never_pays)):
-            drafter.set_policy(name)
-            drafter.cost_curve = own
-            for count in (2, tokens):  # the first call warms up
-                settings = {
-                    "max_new_tokens": count,
-                    "do_sample": False,
-                    "temperature": None,
-                    "top_p": None,
-                    "top_k": None,
-                }
-                target.generate(ids, attention_mask=torch.ones_like(ids), assistant_model=drafter, **settings)
-            rounds[name] = drafter.last_generation
-    finally:
-        drafter.set_policy(**policy)
-        drafter.cost_curve = kept
-    host = {name: stats.host_seconds / max(stats.target_forwards, 1) for name, stats in rounds.items()}
-    draft = rounds["full"].draft_seconds / max(rounds["full"].target_forwards, 1)
-    return max(draft - curve.draft_seconds + host["full"] - host["auto"], 0.0)
 
 
 def _timed(calls: list[Callable[[], None]], device: torch.device, budget: float) -> list[list[float]]:
@@ -192,6 +228,14 @@ def _timed(calls: list[Callable[[], None]], device: torch.device, budget: float)
             _wait_for(device)
             seconds.append(time.perf_counter() - start)
     return samples
+
+
+def _by_size(samples: Samples) -> dict[int, float]:
+    """Median seconds by total tokens; shapes of the same total (1 x 8, 2 x 4) share one entry."""
+    seconds: dict[int, list[float]] = {}
+    for (rows, width), timed in samples.items():
+        seconds.setdefault(rows * width, []).extend(timed)
+    return {size: median(seconds[size]) for size in sorted(seconds)}
 
 
 def _wait_for(device: torch.device) -> None:

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT = 2
+FORMAT = 3
 FIELDS = (
     "tokens",
     "seconds",
     "draft_seconds",
     "draft_row_seconds",
-    "overhead_seconds",
     "context",
     "deep_context",
     "deep_seconds",
