@@ -188,7 +188,9 @@ def interrupted(folder, step, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"ema_decay": 0.9}, {"ce_labels": "sample", "gradient_accumulation_steps": 2}], ids=str
+    "options",
+    [{}, {"ema_decay": 0.9}, {"optimizer": "muon"}, {"ce_labels": "sample", "gradient_accumulation_steps": 2}],
+    ids=str,
 )
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path, options):
     options |= {"max_steps": 8, "save_steps": 2, "eval_rows": rows_of((20,), seed=1, name="e"), "eval_steps": 3}

@@ -136,7 +136,10 @@ class TrainSection:
     loss_backend: str = knob("chunked", choices=("eager", "chunked", "triton"))
     loss_chunk: int | None = knob(None, low=1)  # slots a chunk; None: as many as a memory budget allows
     # optimizer and schedule
+    optimizer: str = knob("adamw", choices=("adamw", "muon"))  # muon: for the body's matrices, AdamW for all else
     learning_rate: float = knob(6e-4, low=0.0)
+    muon_learning_rate: float = knob(0.01, low=0.0)  # of the body's matrices; both follow the same schedule
+    muon_ns_steps: int = knob(5, low=1, high=20)  # Newton-Schulz iterations a step
     final_learning_rate_fraction: float = knob(0.0, low=0.0, high=1.0)
     adam_beta1: float = knob(0.9, low=0.0, high=1.0)
     adam_beta2: float = knob(0.95, low=0.0, high=1.0)

@@ -7,6 +7,7 @@ the Hub.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import json
 import os
@@ -31,6 +32,7 @@ from .features import FeatureSource, TargetFeatures, check_teacher_head, describ
 from .losses import LossWeights
 from .new_drafter import freeze_shared, new_drafter
 from .objective import DraftObjective
+from .optimizers import build_optimizer
 from .prepare import write_json
 from .recipe import Recipe, TrainSection
 from .rows import Row, fingerprint, fit_rows
@@ -113,7 +115,7 @@ def train_drafter(
 
     Raises:
         ValueError: no usable row; a run of other settings in `output_dir` (names the fields); a target whose head is not a
-            soft-capped linear one.
+            soft-capped linear one; Muon with an old torch or under FSDP.
     """
     output = Path(output_dir)
     train = recipe.train
@@ -168,11 +170,16 @@ def train_drafter(
         ),
         max_tokens=train.max_tokens,
         rows_per_batch=train.rows_per_batch,
+        optimizer_of=functools.partial(build_optimizer, train=train),
         schedule=schedule_of(train, arguments.max_steps),
         ema_decay=train.ema_decay,
         eval_anchors_per_row=train.eval_anchors_per_row,
         on_progress=on_progress,
     )
+    if trainer.is_fsdp_enabled and train.optimizer == "muon":
+        raise ValueError(
+            "train.optimizer: muon needs whole matrices, FSDP shards them; use adamw, or train without FSDP."
+        )
     if recipe.drafter.start_from is not None and eval_rows and not trainer.is_fsdp_enabled:
         measure_start(trainer, output)
     checkpoint = last_checkpoint(output) if arguments.should_save or arguments.world_size > 1 else None

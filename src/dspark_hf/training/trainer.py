@@ -63,6 +63,7 @@ class DSparkTrainer(Trainer):
         features ([`FeatureSource`]): of both.
         collator ([`Collator`]): of training batches.
         max_tokens, rows_per_batch (`int`): limits of a micro-batch.
+        optimizer_of (callable): makes the optimizer of the trained parameters, name -> parameter.
         schedule ([`StepCosine`] or [`TimeCosine`]): of the learning rate.
         ema_decay (`float`): 0 is off.
         eval_anchors_per_row (`int`): deterministic anchors of a held-out row.
@@ -80,6 +81,7 @@ class DSparkTrainer(Trainer):
         collator: Collator,
         max_tokens: int,
         rows_per_batch: int,
+        optimizer_of: Callable[[Mapping[str, torch.nn.Parameter]], torch.optim.Optimizer],
         schedule: StepCosine | TimeCosine,
         ema_decay: float = 0.0,
         eval_anchors_per_row: int = 16,
@@ -90,6 +92,7 @@ class DSparkTrainer(Trainer):
         self.eval_anchors_per_row = eval_anchors_per_row
         self.max_tokens = max_tokens
         self.rows_per_batch = rows_per_batch
+        self.optimizer_of = optimizer_of
         self.schedule = schedule
         self._window: torch.Tensor | None = None
         self._window_tokens = 0
@@ -148,19 +151,7 @@ class DSparkTrainer(Trainer):
 
     def create_optimizer(self, model=None):
         if self.optimizer is None:
-            decayed, plain = [], []
-            for name, parameter in self.trained.items():
-                (decayed if _takes_weight_decay(name, parameter) else plain).append(parameter)
-            groups = [
-                {"params": decayed, "weight_decay": self.args.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ]
-            self.optimizer = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                fused=True,
-            )
+            self.optimizer = self.optimizer_of(self.trained)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps, optimizer=None):
@@ -299,11 +290,6 @@ class DSparkTrainer(Trainer):
             self.average = WeightAverage(self.trained, self.ema_decay)
             if checkpoint is not None:
                 load_into(self.average.averages, checkpoint / AVERAGE)
-
-
-def _takes_weight_decay(name: str, parameter: torch.Tensor) -> bool:
-    """Matrices of the body; not norms, biases, or either head."""
-    return parameter.dim() >= 2 and "markov_head" not in name and "confidence_head" not in name
 
 
 class _StepCallback(TrainerCallback):

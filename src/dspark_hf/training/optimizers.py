@@ -1,0 +1,102 @@
+"""The optimizer of a run: AdamW for everything, or Muon for the matrices of the body and AdamW for the rest.
+
+Muon steps along the orthogonalized momentum of a matrix, so that directions with small gradients are learned as fast as those with
+large ones. A step costs a few products of the matrix with itself, which pays where steps are few. It knows nothing of schedules or
+losses. Source: https://kellerjordan.github.io/posts/muon; learning rates on AdamW's scale: https://huggingface.co/papers/2502.16982.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .recipe import TrainSection
+
+
+def build_optimizer(trained: Mapping[str, nn.Parameter], train: TrainSection) -> torch.optim.Optimizer:
+    """
+    The optimizer a recipe asks for.
+
+    Args:
+        trained (`Mapping`): name -> parameter.
+        train ([`TrainSection`]): `optimizer`, its learning rates, betas and weight decay.
+
+    Raises:
+        ValueError: Muon is asked for and this torch has none, or nothing but heads and norms is trained.
+    """
+    betas = (train.adam_beta1, train.adam_beta2)
+    if train.optimizer == "adamw":
+        return torch.optim.AdamW(
+            _decayed_and_plain(trained, train.weight_decay), lr=train.learning_rate, betas=betas, fused=True
+        )
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"train.optimizer: muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw.")
+    matrices = {name: value for name, value in trained.items() if is_body_matrix(name, value)}
+    if not matrices:
+        raise ValueError("train.optimizer: muon found no matrix of the body to train; use adamw.")
+    muon = torch.optim.Muon(
+        list(matrices.values()),
+        lr=train.muon_learning_rate,
+        weight_decay=train.weight_decay,
+        ns_steps=train.muon_ns_steps,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    rest = {name: value for name, value in trained.items() if name not in matrices}
+    if not rest:
+        return muon
+    adamw = torch.optim.AdamW(list(rest.values()), lr=train.learning_rate, betas=betas, weight_decay=0.0, fused=True)
+    return Joined(muon, adamw)
+
+
+def is_body_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """Matrices of the body; not norms, biases, or either head."""
+    return parameter.dim() >= 2 and "markov_head" not in name and "confidence_head" not in name
+
+
+def _decayed_and_plain(trained: Mapping[str, nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    decayed = [value for name, value in trained.items() if is_body_matrix(name, value)]
+    plain = [value for name, value in trained.items() if not is_body_matrix(name, value)]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+class Joined(torch.optim.Optimizer):
+    """
+    Several optimizers as one, for schedulers and checkpoints: their groups side by side and one state.
+
+    Args:
+        parts (`torch.optim.Optimizer`): of disjoint parameters.
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer):
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Every part works on the joined groups and state, so that what a scheduler sets or a checkpoint brings is theirs."""
+        start = 0
+        for part in self.parts:
+            count = len(part.param_groups)
+            part.param_groups = self.param_groups[start : start + count]
+            part.state = self.state
+            start += count
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step of every part."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As every optimizer does; the parts go on with what was loaded."""
+        super().load_state_dict(state_dict)
+        self._share()
