@@ -138,11 +138,29 @@ def test_padded_rows_draft_together_or_not_at_all():
     four_rows = CostCurve(tokens=[1, 4, 8, 20], seconds=[0.10, 0.12, 0.15, 0.20], draft_seconds=0.02)
     policy = make(curve=four_rows, layout="padded")
     for _ in range(20):
-        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 0, 0])  # half of the rows pay for all
+        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 2, 2])  # half of the rows pay for all
     assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
     for _ in range(20):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [1, 0, 0, 0])
     assert policy.should_draft([0, 1, 2, 3]) == [False] * 4
+
+
+@pytest.mark.parametrize(("one_row", "drafts"), [(0.11, False), (0.01, True)])
+def test_a_batch_is_as_slow_as_its_slowest_row_where_rows_share_what_a_forward_costs(one_row, drafts):
+    """Three rows accept everything and one nothing: that one makes as many rounds as without drafts."""
+    curve = CostCurve(tokens=[1, 4, 20], seconds=[one_row, 0.12, 0.16], draft_seconds=0.02)
+    policy = make(curve=curve, layout="padded")
+    for _ in range(40):
+        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 4, 0])
+    assert policy.should_draft([0, 1, 2, 3]) == [drafts] * 4
+
+
+def test_rows_that_fall_behind_by_turns_count_alike():
+    curve = CostCurve(tokens=[1, 4, 20], seconds=[0.11, 0.12, 0.16], draft_seconds=0.02)
+    policy = make(curve=curve, layout="padded")
+    for round_number in range(40):
+        policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [0 if row == round_number % 4 else 4 for row in range(4)])
+    assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
 
 
 def test_a_batch_that_has_shrunk_to_half_looks_again_soon():

@@ -52,6 +52,7 @@ MOST_ON_HOST = 512
 @dataclass
 class _Row:
     acceptance: AcceptanceHistory
+    tokens: int = 0  # committed since the row was first seen
     bypass: BypassState | None = None
 
 
@@ -228,6 +229,19 @@ class DecodingPolicy:
                 self._row(row_id).acceptance.record(checked, stood)
         if not self.bypasses:
             return
+        self._settle_accounts(row_ids, drafted, verified, accepted, context)
+        for row_id, stood in zip(row_ids, accepted, strict=True):
+            self._row(row_id).tokens += 1 + stood
+
+    def _settle_accounts(
+        self,
+        row_ids: Sequence[Hashable],
+        drafted: Sequence[int],
+        verified: Sequence[int],
+        accepted: Sequence[int],
+        context: int | None,
+    ) -> None:
+        """What the round gained over a plain one, for the accounts of the bypass."""
         rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
         states = [self._bypass(row_id, rows, context) for row_id in row_ids]
         if self._batch is not None and 2 * rows <= self._most_rows:
@@ -245,12 +259,25 @@ class DecodingPolicy:
         if self._batch is not None:
             extra = seconds[rows * (1 + max(verified))] - seconds[rows]
             cost = (draft_seconds + extra) / token_seconds
-            self._batch.record((sum(accepted) - cost) / rows)
+            self._batch.record(self._worth(row_ids, accepted, context) - cost / rows)
             return
         extra = (seconds[rows + sum(verified)] - seconds[rows]) / max(sum(verified), 1)
         for state, drafts, checked, stood in zip(states, drafted, verified, accepted, strict=True):
             cost = (draft_seconds / drafting + extra * checked) / token_seconds if drafts else 0.0
             state.record(stood - cost) if drafts else state.wait()
+
+    def _worth(self, row_ids: Sequence[Hashable], accepted: Sequence[int], context: int | None) -> float:
+        """
+        Tokens per row that a round of a padded batch gained, as far as they shorten it.
+
+        Rows that start together are waited for together: what a forward costs however many rows it has is saved only when the
+        row that is furthest behind gets on; what each row adds is saved by every row.
+        """
+        rows = len(row_ids)
+        shared = min(self._seconds_at(1, context)[1] / self._seconds_at(rows, context)[rows], 1.0)
+        progress = [self._row(row_id).tokens for row_id in row_ids]
+        behind = [stood for stood, tokens in zip(accepted, progress, strict=True) if tokens == min(progress)]
+        return shared * sum(behind) / len(behind) + (1 - shared) * sum(accepted) / rows
 
     def forget(self, row_id: Hashable) -> None:
         """Drops what is known of a finished row, so that a new row of the same id starts fresh."""
