@@ -36,7 +36,8 @@ def test_every_round_tells_its_shape_and_its_time(pair, make_prompt):
         (rows for rows, *_ in stats.round_seconds), reverse=True
     )
     assert sum(rows for rows, *_ in stats.round_seconds) == len(stats.rounds)
-    assert {(width, drafted) for _, width, drafted, _ in stats.round_seconds} <= {(6, True), (1, False)}
+    assert {(width, draft is not None) for _, width, draft, _ in stats.round_seconds} <= {(6, True), (1, False)}
+    assert sum(draft or 0 for _, _, draft, _ in stats.round_seconds) == pytest.approx(stats.draft_seconds)
     assert 0 < sum(seconds for *_, seconds in stats.round_seconds) < stats.total_seconds
 
 

@@ -122,3 +122,16 @@ def test_the_cache_is_as_deep_after_a_timed_call_as_before():
 def test_no_rows_or_no_context_raises(target):
     with pytest.raises(ValueError, match="rows and context"):
         CostCurve.measure(target, context=0)
+
+
+def test_on_an_accelerator_a_draft_costs_what_it_adds_to_a_narrow_round():
+    """Its own clock stops when the work is queued."""
+    queued = 1e-4
+    rounds = [
+        measure.Round(rows, width, draft, seconds)
+        for rows, plain, added in [(1, 5.0, 2.0), (3, 6.0, 4.0)]
+        for width, draft, seconds in [(1, None, plain), (1, queued, plain + added), (2, queued, plain + added + 1)]
+    ]
+    assert measure._draft_seconds(rounds, on_cpu=False) == (2.0, 1.0)
+    assert measure._draft_seconds(rounds, on_cpu=True) == (queued, 0.0)
+    assert measure._without_draft(rounds, 2.0, 1.0) == {(1, 1): [5.0], (1, 2): [6.0], (3, 1): [6.0], (3, 2): [7.0]}

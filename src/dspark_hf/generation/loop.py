@@ -80,14 +80,16 @@ class DecodeLoop:
         )
         self._settle(output, None, [0] * len(self.rows), [0] * len(self.rows))
         while len(self.rows):
-            began, count = time.perf_counter(), len(self.rows)
+            began, count, drafting_before = time.perf_counter(), len(self.rows), self.stats.draft_seconds
             draft, drafted, lengths = self._draft(drafting)
+            draft_seconds = None if draft is None else self.stats.draft_seconds - drafting_before
             started = time.perf_counter()
             output = self.target.verify(self.rows, lengths)
             self.stats.verify_seconds += time.perf_counter() - started
             self.stats.target_forwards += 1
             self._settle(output, draft, drafted, lengths)
-            self.stats.round_seconds.append((count, 1 + max(lengths), draft is not None, time.perf_counter() - began))
+            seconds = time.perf_counter() - began
+            self.stats.round_seconds.append((count, 1 + max(lengths), draft_seconds, seconds))
 
     def _context_of_prompt(self, output: TargetOutput) -> DraftContext:
         """The drafter's context with the prompt's features, padding left out."""

@@ -77,8 +77,8 @@ class GenerationStats:
         target_forwards (`int`): verification forwards.
         bypassed (`int`): rounds in which a row took a plain decoding step by choice of its policy.
         bypasses (`list[str]`): why no drafting happened at all, if so.
-        round_seconds (`list[tuple]`): `(rows, width, drafted, seconds)` per round: rows of its forward, tokens of the widest of
-            them, whether there was a draft, and the wall clock from the draft to the last commit.
+        round_seconds (`list[tuple]`): `(rows, width, draft_seconds, seconds)` per round: rows of its forward, tokens of the widest
+            of them, wall clock of the draft (`None` without one), and of everything from the draft to the last commit.
         prefill_seconds, draft_seconds, verify_seconds, host_seconds, total_seconds (`float`): wall clock. On an accelerator
             work is queued, so time shows up where the host waits; the total is right.
     """
@@ -90,7 +90,7 @@ class GenerationStats:
     target_forwards: int = 0
     bypassed: int = 0
     bypasses: list[str] = field(default_factory=list)
-    round_seconds: list[tuple[int, int, bool, float]] = field(default_factory=list)
+    round_seconds: list[tuple[int, int, float | None, float]] = field(default_factory=list)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0

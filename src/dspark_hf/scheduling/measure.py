@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import DynamicCache
@@ -74,14 +74,13 @@ def measure_cost(
     share = budget_seconds / len(depths)
     samples, draft = [], (0.0, 0.0)
     for depth in depths:
-        plain: dict[int, list[float]] = {}
+        rounds: list[Round] = []
         if drafter is not None:
-            drafted, plain = _round_seconds(target, drafter, counts, num_slots, depth, share)
-            draft = _draft_seconds(drafted, plain) if depth == context else draft
+            rounds = _rounds(target, drafter, counts, num_slots, depth, share)
+        if rounds and depth == context:
+            draft = _draft_seconds(rounds, on_cpu=target.device.type == "cpu")
         samples.append(
-            _without_draft(drafted, plain, *draft)
-            if plain
-            else _forward_seconds(target, counts, num_slots, depth, share)
+            _without_draft(rounds, *draft) if rounds else _forward_seconds(target, counts, num_slots, depth, share)
         )
     curves = [_by_size(each) for each in samples]
     shapes = samples[0]
@@ -105,39 +104,35 @@ def measure_cost(
 # whole rounds
 
 
-def _round_seconds(
-    target: Any, drafter: Any, counts: list[int], num_slots: int, context: int, budget: float
-) -> tuple[Samples, dict[int, list[float]]]:
-    """
-    Seconds of rounds with a draft by `(rows, width)`, and of rounds without one by rows.
+class Round(NamedTuple):
+    """As `GenerationStats.round_seconds` tells it."""
 
-    Empty where the target does not decode with drafts; a count of rows is missing where the target decodes them one by one.
+    rows: int
+    width: int
+    draft_seconds: float | None
+    seconds: float
+
+
+def _rounds(target: Any, drafter: Any, counts: list[int], num_slots: int, context: int, budget: float) -> list[Round]:
     """
-    drafted: Samples = {}
-    plain: dict[int, list[float]] = {}
-    share = budget / sum(counts)
+    Rounds of every kind: without a draft and of every width, for every number of rows.
+
+    Empty where the target does not decode with drafts; a number of rows is missing where the target decodes them one by one.
+    """
     policy, curve = dict(drafter.policy), drafter.cost_curve
     try:
         drafter.policy, drafter.cost_curve = {"name": SWEEP}, None
-        for count in counts:
-            rounds = _rounds_of(target, drafter, count, num_slots, context, share * count)
-            for width, with_draft, seconds in rounds:
-                if with_draft:
-                    drafted.setdefault((count, width), []).append(seconds)
-                else:
-                    plain.setdefault(count, []).append(seconds)
+        share = budget / len(counts)
+        return [each for count in counts for each in _rounds_of(target, drafter, count, num_slots, context, share)]
     finally:
         drafter.policy, drafter.cost_curve = policy, curve
-    return drafted, plain
 
 
-def _rounds_of(
-    target: Any, drafter: Any, rows: int, num_slots: int, context: int, budget: float
-) -> list[tuple[int, bool, float]]:
-    """`(width, drafted, seconds)` of rounds with all rows, until each kind was seen often enough."""
+def _rounds_of(target: Any, drafter: Any, rows: int, num_slots: int, context: int, budget: float) -> list[Round]:
+    """Rounds with all rows, until each kind was seen often enough."""
     vocabulary = target.config.get_text_config().vocab_size
     kinds = num_slots + 2  # without a draft, and with 0, 1, .. K drafted tokens verified
-    found: list[tuple[int, bool, float]] = []
+    found: list[Round] = []
     repeats = 0
     end = time.perf_counter() + budget
     for text in range(MAX_TEXTS):
@@ -158,31 +153,43 @@ def _rounds_of(
             eos_token_id=vocabulary,
             pad_token_id=0,
         )
-        rounds = drafter.last_generation.round_seconds
-        found += [entry[1:] for entry in rounds[kinds:] if entry[0] == rows]
-        seen = Counter((width, with_draft) for width, with_draft, _ in found)
+        told = [Round(*entry) for entry in drafter.last_generation.round_seconds[kinds:]]
+        found += [each for each in told if each.rows == rows]
+        seen = Counter((each.width, each.draft_seconds is None) for each in found)
         repeats = min(seen.values(), default=0) if len(seen) == kinds else 0
         if not found or repeats >= MAX_REPEATS or (repeats >= MIN_REPEATS and time.perf_counter() > end):
             break
     return found if repeats else []
 
 
-def _draft_seconds(drafted: Samples, plain: dict[int, list[float]]) -> tuple[float, float]:
-    """What a draft of which nothing is verified adds to a round: for one row, and for each row more."""
-    added = {rows: max(median(drafted[rows, 1]) - median(plain[rows]), 0.0) for rows in plain}
+def _draft_seconds(rounds: list[Round], *, on_cpu: bool) -> tuple[float, float]:
+    """
+    Seconds of a draft for one row, and for each row more.
+
+    On a CPU the draft's own clock tells them; on an accelerator, where work is queued, what a draft adds to a round of width 1.
+    """
+    added = {}
+    for rows in sorted({each.rows for each in rounds}):
+        here = [each for each in rounds if each.rows == rows]
+        added[rows] = median(each.draft_seconds for each in here if each.draft_seconds is not None)
+        if not on_cpu:
+            narrow = [each for each in here if each.width == 1]
+            drafted = median(each.seconds for each in narrow if each.draft_seconds is not None)
+            added[rows] = max(drafted - median(each.seconds for each in narrow if each.draft_seconds is None), 0.0)
     first, last = min(added), max(added)
-    slope = 0.0 if first == last else (added[last] - added[first]) / (last - first)
-    slope = max(slope, 0.0)
+    slope = 0.0 if first == last else max((added[last] - added[first]) / (last - first), 0.0)
     return max(added[first] - slope * (first - 1), 0.0), slope
 
 
-def _without_draft(drafted: Samples, plain: dict[int, list[float]], one: float, more: float) -> Samples:
+def _without_draft(rounds: list[Round], one: float, more: float) -> Samples:
     """Seconds of a round but for its draft, by `(rows, width)`; with the draft's they add up to what was measured."""
-    samples: Samples = {(rows, 1): seconds for rows, seconds in plain.items()}
-    for (rows, width), seconds in drafted.items():
-        if width > 1:
-            draft = one + more * (rows - 1)
-            samples[rows, width] = [max(each - draft, SHORTEST) for each in seconds]
+    samples: Samples = {}
+    for each in rounds:
+        if each.draft_seconds is None:
+            samples.setdefault((each.rows, 1), []).append(each.seconds)
+        elif each.width > 1:
+            left = max(each.seconds - one - more * (each.rows - 1), SHORTEST)
+            samples.setdefault((each.rows, each.width), []).append(left)
     return samples
 
 
