@@ -117,7 +117,10 @@ def eagle3(target, recipe, rows, held_out, made: Path):
         max_steps=recipe.train.max_steps,
         max_minutes=recipe.train.max_minutes if recipe.train.max_steps is None else None,
         rows_per_batch=recipe.train.rows_per_batch,
+        optimizer=recipe.train.optimizer,
         learning_rate=recipe.train.learning_rate,
+        muon_learning_rate=recipe.train.muon_learning_rate,
+        muon_ns_steps=recipe.train.muon_ns_steps,
         bf16=recipe.train.bf16,
         seed=recipe.train.seed,
     )

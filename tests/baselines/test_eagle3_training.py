@@ -71,13 +71,14 @@ def loss_slot_by_slot(drafter, target, row):
     return total
 
 
-@pytest.mark.parametrize("pruned", [None, 24])
-def test_the_loss_equals_its_definition_slot_by_slot(target, pruned):
+@pytest.mark.parametrize(("pruned", "outside"), [(None, False), (24, False), (24, True)])
+def test_the_loss_equals_its_definition_slot_by_slot(target, pruned, outside):
     drafter = drafter_for(target, draft_vocab_size=pruned)
     if pruned:
         drafter.set_draft_vocabulary(torch.arange(pruned) * 2)
     row = own_rows(target, 1)[0]
-    ours = eagle3_loss(drafter, [row], TargetFeatures(target, LAYERS).read([row]), teacher_head_of(target))
+    source = TargetFeatures(target, LAYERS, vocabulary_U=drafter.draft_to_target() if outside else None)
+    ours = eagle3_loss(drafter, [row], source.read([row]), teacher_head_of(target))
     torch.testing.assert_close(ours, loss_slot_by_slot(drafter, target, row), atol=1e-5, rtol=1e-5)
 
 
@@ -102,10 +103,11 @@ def test_rows_of_other_lengths_in_the_batch_do_not_matter(target):
     torch.testing.assert_close(together, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_training_lowers_the_loss_and_leaves_embedding_and_head_alone(target):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_lowers_the_loss_and_leaves_embedding_and_head_alone(target, optimizer):
     drafter = drafter_for(target)
     before = {name: tensor.clone() for name, tensor in drafter.state_dict().items()}
-    settings = Eagle3Training(max_steps=60, rows_per_batch=4, learning_rate=5e-3)
+    settings = Eagle3Training(max_steps=60, rows_per_batch=4, optimizer=optimizer, learning_rate=5e-3)
     losses = train_eagle3(
         drafter, own_rows(target, 12), TargetFeatures(target, LAYERS), teacher_head_of(target), settings
     )

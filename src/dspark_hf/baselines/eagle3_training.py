@@ -22,8 +22,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.utils.logging import get_logger
 
 from dspark_hf.training.features import FeatureSource, RowFeatures
-from dspark_hf.training.losses import TeacherHead
+from dspark_hf.training.optimizers import build_optimizer
+from dspark_hf.training.recipe import TrainSection
 from dspark_hf.training.rows import Row
+from dspark_hf.training.teacher import TeacherHead, covered_head, with_outside
 
 from .eagle3 import Eagle3Drafter
 
@@ -37,7 +39,8 @@ class Eagle3Training:
     Attributes:
         max_steps (`int`, *optional*), max_minutes (`float`, *optional*): whichever comes first ends it; at least one is given.
         rows_per_batch (`int`): rows a step.
-        learning_rate (`float`), warmup_steps (`int`): linear warm-up, then cosine to 0.
+        optimizer (`str`), learning_rate, muon_learning_rate (`float`), muon_ns_steps (`int`): as in a recipe's `train` section.
+        warmup_steps (`int`): linear warm-up, then cosine to 0.
         bf16 (`bool`): autocast; parameters stay fp32.
         seed (`int`): of the row order.
     """
@@ -45,7 +48,10 @@ class Eagle3Training:
     max_steps: int | None = None
     max_minutes: float | None = None
     rows_per_batch: int = 4
+    optimizer: str = "adamw"
     learning_rate: float = 6e-4
+    muon_learning_rate: float = 0.01
+    muon_ns_steps: int = 5
     warmup_steps: int = 20
     max_grad_norm: float = 1.0
     bf16: bool = False
@@ -54,6 +60,16 @@ class Eagle3Training:
     def __post_init__(self) -> None:
         if self.max_steps is None and self.max_minutes is None:
             raise ValueError("Eagle3Training needs max_steps or max_minutes")
+
+    @property
+    def optimization(self) -> TrainSection:
+        """The same in the words of a recipe."""
+        return TrainSection(
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            muon_learning_rate=self.muon_learning_rate,
+            muon_ns_steps=self.muon_ns_steps,
+        )
 
     def progress(self, step: int, seconds: float) -> float:
         """Part of the training that is done, in [0, 1]."""
@@ -82,8 +98,9 @@ def train_eagle3(
     """
     for module in (drafter.embed_tokens, drafter.lm_head):
         module.weight.requires_grad_(False)
-    parameters = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    trained = {name: parameter for name, parameter in drafter.named_parameters() if parameter.requires_grad}
+    optimizer = build_optimizer(trained, settings.optimization)
+    peaks = [group["lr"] for group in optimizer.param_groups]
     losses: list[float] = []
     started = time.monotonic()
     drafter.train()
@@ -92,13 +109,13 @@ def train_eagle3(
         if done >= 1:
             break
         warm = min(1.0, (len(losses) + 1) / max(settings.warmup_steps, 1))
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * done))
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * warm * 0.5 * (1 + math.cos(math.pi * done))
         with torch.autocast(drafter.device.type, torch.bfloat16, enabled=settings.bf16):
             loss = eagle3_loss(drafter, batch, features.read(batch), teacher_head)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(trained.values(), settings.max_grad_norm)
         optimizer.step()
         losses.append(loss.item())
         if len(losses) % 100 == 0:
@@ -133,9 +150,15 @@ def eagle3_loss(
 
     with torch.no_grad():
         # every teacher row is needed at several depths: its distribution is formed once
-        p_NU = teacher_head.logits(teacher_ND).softmax(-1)
         kept_U = drafter.draft_to_target()
-        p_NU = p_NU if kept_U is None else p_NU[:, kept_U]
+        outside = [each.outside for each in features if each.outside is not None]
+        if kept_U is not None and outside and teacher_head.softcap is None:
+            # one more column stands for all tokens that the drafter cannot propose
+            states = with_outside(teacher_ND, torch.cat(outside).to(device), teacher_head.weight_VD.dtype)
+            p_NU = TeacherHead(covered_head(teacher_head, kept_U)).logits(states).softmax(-1)[:, :-1]
+        else:
+            p_NU = teacher_head.logits(teacher_ND).softmax(-1)
+            p_NU = p_NU if kept_U is None else p_NU[:, kept_U]
     log_q_NU = log_softmax(drafter.next_logits(hidden_BTKD[supervised_BTK]), dim=-1)
     cross_N = -(p_NU[index_N] * log_q_NU).sum(-1)
     counts_K = torch.bincount(depth_N, minlength=depths).clamp(min=1)

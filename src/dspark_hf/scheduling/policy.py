@@ -102,6 +102,8 @@ class DecodingPolicy:
         self.layout = layout
         self.temperatures = _per_slot(temperatures, num_slots, "temperatures", 1.0)
         self.biases = _per_slot(biases, num_slots, "biases", 0.0)
+        self._temperatures_K = torch.tensor(self.temperatures, dtype=torch.float64)
+        self._biases_K = torch.tensor(self.biases, dtype=torch.float64)
         self._expected = [_per_slot(group, num_slots, "expected_survival", 1.0) for group in expected_survival or ()]
         self._prior = conditional_rates(mean_survival(self._expected))
         self.bypasses = self.name == "auto" and curve is not None and policy.get("bypass", True)
@@ -117,8 +119,10 @@ class DecodingPolicy:
 
     def should_draft(self, row_ids: Sequence[Hashable], *, context: int | None = None) -> list[bool]:
         """One bool per row: draft, or take a plain decoding step. From older rounds only; changes nothing."""
-        if not self.bypasses:
+        if not self.bypasses or not row_ids:
             return [True] * len(row_ids)
+        if self.layout == "padded":
+            return [self._bypass(row_ids[0], len(row_ids), context).drafts] * len(row_ids)
         return [self._bypass(row, len(row_ids), context).drafts for row in row_ids]
 
     def __call__(
@@ -157,11 +161,11 @@ class DecodingPolicy:
         else:
             survival_RK = self._survival(confidence_logits, row_ids)
             lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
-        if self.bypasses:
+        if self.bypasses and not self._expected:
             # A probe that verified nothing would learn nothing, unless the confidences are calibrated and say so themselves.
             together = rows + plain_rows
             probing = [row for row, row_id in enumerate(row_ids) if self._bypass(row_id, together, context).probing]
-            if probing and not self._expected:
+            if probing:
                 least = self._tier_of[1] if self._batch is None else self._probe_length(rows, context)
                 lengths_R[probing] = lengths_R[probing].clamp(min=least)
         return lengths_R
@@ -176,10 +180,11 @@ class DecodingPolicy:
         """The one length of all rows of the padded layout: that of a row of mean survival, on a curve read in steps of R."""
         total = len(row_ids) + plain_rows
         rates = [self._row(row).acceptance.rates() for row in row_ids]
-        confidences = rates
-        if confidence_logits is not None:
-            confidences = [self._calibrated(logits) for logits in confidence_logits.tolist()]
-        survival = [sum(column) / total for column in zip(*map(survival_of, confidences), strict=True)]
+        if confidence_logits is None:
+            survival = [sum(column) / total for column in zip(*map(survival_of, rates), strict=True)]
+        else:
+            calibrated_RK = torch.sigmoid(confidence_logits.double() / self._temperatures_K + self._biases_K)
+            survival = (calibrated_RK.cumprod(1).sum(0) / total).tolist()
         mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
         return self._length_of(survival, self._seconds_at(total, context)[::total], total, mean_rates)
 
