@@ -163,6 +163,25 @@ def test_rows_that_fall_behind_by_turns_count_alike():
     assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
 
 
+@pytest.mark.parametrize(("rows", "rounds"), [(1, 0), (4, 0), (8, 1), (16, 3), (64, 3)])
+def test_a_large_padded_batch_keeps_its_length_for_a_few_rounds(rows, rounds):
+    curve = CostCurve(tokens=[1, rows * 5], seconds=[0.1, 0.11])
+    policy, ids = make(curve=curve, layout="padded"), list(range(rows))
+    assert policy.held(rows) is None
+    chosen = policy(logits_of([[0.9] * SLOTS] * rows), ids).tolist()
+    assert [policy.held(rows) for _ in range(rounds + 1)] == chosen[:1] * rounds + [None]
+
+
+def test_a_length_is_not_kept_for_other_rows_or_while_drafting_loses():
+    curve = CostCurve(tokens=[1, 80], seconds=[0.1, 0.11], draft_seconds=0.05)
+    policy, ids = make(curve=curve, layout="padded"), list(range(16))
+    policy(logits_of([[0.9] * SLOTS] * 16), ids)
+    assert policy.held(15) is None
+    for _ in range(20):
+        policy.observe(ids, [4] * 16, [4] * 16, [0] * 16)
+    assert policy.held(16) is None
+
+
 def test_a_batch_that_has_shrunk_to_half_looks_again_soon():
     policy = make(curve=CostCurve(tokens=[1, 8, 40], seconds=[0.1, 0.8, 4.0], draft_seconds=0.5), layout="padded")
     ids = list(range(8))

@@ -66,6 +66,8 @@ class VerificationLengths:
         """Drafted tokens to verify per row; 0 for rows that did not want a draft."""
         if self.everything and self.policy.tiers is None:
             return [self.num_slots if want else 0 for want in wants]
+        if (held := self.policy.held(len(rows))) is not None:
+            return [held if want else 0 for want in wants]
         confidence_RK, missing = self._confidence(draft), self.num_slots - draft.tokens_RK.shape[1]
         if confidence_RK is not None and missing > 0:
             # slots that were not drafted survive with probability 0

@@ -6,6 +6,7 @@ How a loop uses it, one object per `generate` call:
     policy = DecodingPolicy(drafter.policy, drafter.cost_curve, num_slots=K, sampling=do_sample,
                             temperatures=calibration.temperatures, biases=calibration.biases, layout="padded")
     drafts = policy.should_draft(row_ids, context=n)                # list[bool], one per row of this round
+    length = policy.held(len(row_ids))                                # an int: the batch keeps its length this round; else
     lengths = policy(confidence_logits, drafting_ids, plain_rows=p, context=n)  # [R] int64; logits raw [R, K], or None
     length = policy.length_of_one(confidence_list, row_id, context=n)  # the same for one row, on Python floats
     policy.observe(row_ids, drafted, verified, accepted, context=n)  # after verification, ALL rows of the forward
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 # Policies with a twin on Python floats, and the confidences up to which it is faster than a dozen tensor operations.
 _OF_ONE = ("early_stop", "lookahead", "optimal")
 MOST_ON_HOST = 512
+# The mean survival of many rows moves slowly: their common length is chosen anew every rows / 4 rounds, at most every fourth.
+ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS = 4, 4
 
 
 @dataclass
@@ -114,6 +117,7 @@ class DecodingPolicy:
         # In the padded layout one row's draft widens all others', so they draft together or not at all.
         self._batch: BypassState | None = None
         self._most_rows = 0
+        self._held_length, self._held_rows, self._held_rounds = 0, 0, 0
         self._survivals: deque[tuple[dict[Hashable, int], torch.Tensor]] = deque(maxlen=2)
         self._seconds: dict[Any, list[float]] = {}
 
@@ -124,6 +128,13 @@ class DecodingPolicy:
         if self.layout == "padded":
             return [self._bypass(row_ids[0], len(row_ids), context).drafts] * len(row_ids)
         return [self._bypass(row, len(row_ids), context).drafts for row in row_ids]
+
+    def held(self, rows: int) -> int | None:
+        """The length that the `rows` rows of a padded batch keep from an older round, or `None`: choose anew."""
+        if self._held_rounds == 0 or rows != self._held_rows or (self._batch is not None and self._batch.loses):
+            return None
+        self._held_rounds -= 1
+        return self._held_length
 
     def __call__(
         self,
@@ -158,6 +169,8 @@ class DecodingPolicy:
         if self.layout == "padded" and on_host and self._active in _OF_ONE and rows * self.num_slots <= MOST_ON_HOST:
             length = self._length_together(confidence_logits, row_ids, plain_rows, context)
             lengths_R = torch.full((rows,), length, dtype=torch.int64)
+            self._held_length, self._held_rows = length, rows + plain_rows
+            self._held_rounds = max(min(self._held_rows // ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS) - 1, 0)
         else:
             survival_RK = self._survival(confidence_logits, row_ids)
             lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)

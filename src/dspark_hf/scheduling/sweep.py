@@ -42,6 +42,10 @@ class Sweep:
         """See `DecodingPolicy`."""
         return [self.turn > 0] * len(row_ids)
 
+    def held(self, rows: int) -> int | None:
+        """See `DecodingPolicy`."""
+        return None
+
     def __call__(
         self,
         confidence_logits: torch.Tensor | None,
