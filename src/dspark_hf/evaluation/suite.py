@@ -105,13 +105,17 @@ def evaluate(
         {"name": policy} if isinstance(policy, str) else dict(policy)
         for policy in (policies if policies is not None else [own_policy])
     ]
+    asked = []
+    for mode in modes:
+        renderer = Renderer(tokenizer, thinking=mode)
+        longer = [lengthen(item, size, renderer) for size in context_tokens for item in loaded]
+        asked.append((mode, renderer, [*loaded, *longer]))
     cells = [
         (policy, mode, renderer, temperature, suite)
         for policy in chosen_policies
-        for mode in modes
-        for renderer in [Renderer(tokenizer, thinking=mode)]
+        for mode, renderer, members in asked
         for temperature in temperatures
-        for suite in [*loaded, *(lengthen(item, size, renderer) for size in context_tokens for item in loaded)]
+        for suite in members
     ]
     try:
         for number, (policy, mode, renderer, temperature, suite) in enumerate(cells):

@@ -40,8 +40,8 @@ class VerificationLengths:
         calibration = Calibration([1.0] * drafter.config.num_slots) if self.everything else _calibration(request)
         self.margin = calibration.margin
         self._weights_2K: torch.Tensor | None = None
-        self.policy: DecodingPolicy | Sweep = Sweep(self.num_slots)
         if knobs["name"] == SWEEP:
+            self.policy: DecodingPolicy = Sweep(self.num_slots)
             return
         self.policy = DecodingPolicy(
             knobs,

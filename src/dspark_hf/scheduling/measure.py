@@ -130,14 +130,12 @@ def _rounds(target: Any, drafter: Any, counts: list[int], num_slots: int, contex
 
 def _rounds_of(target: Any, drafter: Any, rows: int, num_slots: int, context: int, budget: float) -> list[Round]:
     """Rounds with all rows, until each kind was seen often enough."""
-    vocabulary = target.config.get_text_config().vocab_size
     kinds = num_slots + 2  # without a draft, and with 0, 1, .. K drafted tokens verified
     found: list[Round] = []
     repeats = 0
     end = time.perf_counter() + budget
     for text in range(MAX_TEXTS):
-        ids = torch.randint(vocabulary, (rows, context), generator=torch.Generator().manual_seed(text))
-        ids = ids.to(target.device)
+        ids = _random_text(target, rows, context, seed=text)
         target.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -150,7 +148,7 @@ def _rounds_of(target: Any, drafter: Any, rows: int, num_slots: int, context: in
             top_p=None,
             top_k=None,
             # an id that no token has: every row goes on to the end
-            eos_token_id=vocabulary,
+            eos_token_id=target.config.get_text_config().vocab_size,
             pad_token_id=0,
         )
         told = [Round(*entry) for entry in drafter.last_generation.round_seconds[kinds:]]
@@ -197,13 +195,11 @@ def _without_draft(rounds: list[Round], one: float, more: float) -> Samples:
 
 
 def _forward_seconds(target: Any, counts: list[int], num_slots: int, context: int, budget: float) -> Samples:
-    vocabulary = target.config.get_text_config().vocab_size
     calls: dict[tuple[int, int], Callable[[], None]] = {}
     for rows in counts:
         cache = DynamicCache(config=target.config.get_text_config())
         cache.activate_past_recording()
-        ids = torch.randint(vocabulary, (rows, context), generator=torch.Generator().manual_seed(0))
-        ids = ids.to(target.device)
+        ids = _random_text(target, rows, context, seed=0)
         target(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
         # A round's last row is the bonus token, so K drafted tokens make a forward of K + 1.
         for width in range(1, num_slots + 2):
@@ -243,6 +239,13 @@ def _by_size(samples: Samples) -> dict[int, float]:
     for (rows, width), timed in samples.items():
         seconds.setdefault(rows * width, []).extend(timed)
     return {size: median(seconds[size]) for size in sorted(seconds)}
+
+
+def _random_text(target: Any, rows: int, length: int, *, seed: int) -> torch.Tensor:
+    """Token ids `[rows, length]` on the target's device; the global random state is left alone."""
+    vocabulary = target.config.get_text_config().vocab_size
+    ids = torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return ids.to(target.device)
 
 
 def _wait_for(device: torch.device) -> None:

@@ -193,11 +193,7 @@ class DecodingPolicy:
         """The one length of all rows of the padded layout: that of a row of mean survival, on a curve read in steps of R."""
         total = len(row_ids) + plain_rows
         rates = [self._row(row).acceptance.rates() for row in row_ids]
-        if confidence_logits is None:
-            survival = [sum(column) / total for column in zip(*map(survival_of, rates), strict=True)]
-        else:
-            calibrated_RK = torch.sigmoid(confidence_logits.double() / self._temperatures_K + self._biases_K)
-            survival = (calibrated_RK.cumprod(1).sum(0) / total).tolist()
+        survival = (self._survival(confidence_logits, row_ids, torch.float64).sum(0) / total).tolist()
         mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
         return self._length_of(survival, self._seconds_at(total, context)[::total], total, mean_rates)
 
@@ -334,14 +330,21 @@ class DecodingPolicy:
             for logit, temperature, bias in zip(logits, self.temperatures, self.biases, strict=True)
         ]
 
-    def _survival(self, logits_RK: torch.Tensor | None, row_ids: Sequence[Hashable]) -> torch.Tensor:
+    def _survival(
+        self,
+        logits_RK: torch.Tensor | None,
+        row_ids: Sequence[Hashable],
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Calibrated survival `[R, K]` in `dtype`; in fp64 from older rounds where there are no logits."""
         if logits_RK is None:
             return torch.tensor(
                 [survival_of(self._row(row).acceptance.rates()) for row in row_ids], dtype=torch.float64
             )
-        temperatures_K = torch.tensor(self.temperatures, device=logits_RK.device)
-        biases_K = torch.tensor(self.biases, device=logits_RK.device)
-        return torch.sigmoid(logits_RK.float() / temperatures_K + biases_K).cumprod(1)
+        temperatures_K, biases_K = (
+            each.to(logits_RK.device, dtype) for each in (self._temperatures_K, self._biases_K)
+        )
+        return torch.sigmoid(logits_RK.to(dtype) / temperatures_K + biases_K).cumprod(1)
 
     def _schedule(
         self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int, context: int | None

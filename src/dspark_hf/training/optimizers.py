@@ -27,40 +27,36 @@ def build_optimizer(trained: Mapping[str, nn.Parameter], train: TrainSection) ->
     Raises:
         ValueError: Muon is asked for and this torch has none, or nothing but heads and norms is trained.
     """
-    betas = (train.adam_beta1, train.adam_beta2)
-    if train.optimizer == "adamw":
-        return torch.optim.AdamW(
-            _decayed_and_plain(trained, train.weight_decay), lr=train.learning_rate, betas=betas, fused=True
+    matrices = [value for name, value in trained.items() if is_body_matrix(name, value)]
+    rest = [value for name, value in trained.items() if not is_body_matrix(name, value)]
+    groups = [{"params": matrices, "weight_decay": train.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    if train.optimizer == "muon":
+        if not hasattr(torch.optim, "Muon"):
+            raise ValueError(
+                f"train.optimizer: muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw."
+            )
+        if not matrices:
+            raise ValueError("train.optimizer: muon found no matrix of the body to train; use adamw.")
+        muon = torch.optim.Muon(
+            [groups.pop(0)],
+            lr=train.muon_learning_rate,
+            ns_steps=train.muon_ns_steps,
+            adjust_lr_fn="match_rms_adamw",
         )
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"train.optimizer: muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw.")
-    matrices = {name: value for name, value in trained.items() if is_body_matrix(name, value)}
-    if not matrices:
-        raise ValueError("train.optimizer: muon found no matrix of the body to train; use adamw.")
-    muon = torch.optim.Muon(
-        list(matrices.values()),
-        lr=train.muon_learning_rate,
-        weight_decay=train.weight_decay,
-        ns_steps=train.muon_ns_steps,
-        adjust_lr_fn="match_rms_adamw",
+        if not rest:
+            return muon
+    adamw = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=train.learning_rate,
+        betas=(train.adam_beta1, train.adam_beta2),
+        fused=True,
     )
-    rest = {name: value for name, value in trained.items() if name not in matrices}
-    if not rest:
-        return muon
-    adamw = torch.optim.AdamW(list(rest.values()), lr=train.learning_rate, betas=betas, weight_decay=0.0, fused=True)
-    return Joined(muon, adamw)
+    return Joined(muon, adamw) if train.optimizer == "muon" else adamw
 
 
 def is_body_matrix(name: str, parameter: nn.Parameter) -> bool:
     """Matrices of the body; not norms, biases, or either head."""
     return parameter.dim() >= 2 and "markov_head" not in name and "confidence_head" not in name
-
-
-def _decayed_and_plain(trained: Mapping[str, nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    decayed = [value for name, value in trained.items() if is_body_matrix(name, value)]
-    plain = [value for name, value in trained.items() if not is_body_matrix(name, value)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
 
 
 class Joined(torch.optim.Optimizer):
