@@ -172,6 +172,14 @@ def test_a_large_padded_batch_keeps_its_length_for_a_few_rounds(rows, rounds):
     assert [policy.held(rows) for _ in range(rounds + 1)] == chosen[:1] * rounds + [None]
 
 
+@pytest.mark.parametrize("name", ["early_stop", "lookahead", "optimal"])
+def test_a_policy_asked_for_by_name_decides_every_round(name):
+    curve = CostCurve(tokens=[1, 80], seconds=[0.1, 0.11])
+    policy = make(name, curve=curve, layout="padded")
+    policy(logits_of([[0.9] * SLOTS] * 16), list(range(16)))
+    assert policy.held(16) is None
+
+
 def test_a_length_is_not_kept_for_other_rows_or_while_drafting_loses():
     curve = CostCurve(tokens=[1, 80], seconds=[0.1, 0.11], draft_seconds=0.05)
     policy, ids = make(curve=curve, layout="padded"), list(range(16))

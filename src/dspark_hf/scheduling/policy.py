@@ -169,8 +169,9 @@ class DecodingPolicy:
         if self.layout == "padded" and on_host and self._active in _OF_ONE and rows * self.num_slots <= MOST_ON_HOST:
             length = self._length_together(confidence_logits, row_ids, plain_rows, context)
             lengths_R = torch.full((rows,), length, dtype=torch.int64)
-            self._held_length, self._held_rows = length, rows + plain_rows
-            self._held_rounds = max(min(self._held_rows // ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS) - 1, 0)
+            if self.name == "auto":  # the named policies decide every round, as they are defined
+                self._held_length, self._held_rows = length, rows + plain_rows
+                self._held_rounds = max(min(self._held_rows // ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS) - 1, 0)
         else:
             survival_RK = self._survival(confidence_logits, row_ids)
             lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
