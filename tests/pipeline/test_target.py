@@ -9,6 +9,7 @@ from dspark_hf.dev.tiny import tiny_target
 from dspark_hf.dev.toy_corpus import library_samples
 from dspark_hf.dev.toy_target import build_tokenizer
 from dspark_hf.pipeline.target import locate_target, open_target
+from dspark_hf.training import precision
 from dspark_hf.training.recipe import TargetSection
 
 
@@ -30,6 +31,14 @@ def test_a_folder_opens_frozen_and_ready(folder):
 
 def test_the_dtype_of_the_recipe_is_taken(folder):
     assert open_target(TargetSection(name_or_path=str(folder), dtype="bfloat16")).model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(0.125, torch.float32), (2.0, torch.bfloat16)])
+def test_a_stored_bfloat16_opens_as_this_machine_computes(tmp_path, monkeypatch, speed, expected):
+    tiny_target("qwen3", vocab_size=300).to(torch.bfloat16).save_pretrained(tmp_path)
+    build_tokenizer(library_samples(limit=20), 300).save_pretrained(tmp_path)
+    monkeypatch.setattr(precision, "relative_speed", lambda dtype, device: speed)
+    assert open_target(TargetSection(name_or_path=str(tmp_path))).model.dtype == expected
 
 
 @pytest.mark.parametrize(

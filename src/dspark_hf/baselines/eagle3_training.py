@@ -23,6 +23,7 @@ from transformers.utils.logging import get_logger
 
 from dspark_hf.training.features import FeatureSource, RowFeatures
 from dspark_hf.training.optimizers import build_optimizer
+from dspark_hf.training.precision import usable_autocast
 from dspark_hf.training.recipe import TrainSection
 from dspark_hf.training.rows import Row
 from dspark_hf.training.teacher import TeacherHead, covered_head, with_outside
@@ -102,6 +103,7 @@ def train_eagle3(
     optimizer = build_optimizer(trained, settings.optimization)
     peaks = [group["lr"] for group in optimizer.param_groups]
     losses: list[float] = []
+    autocast = usable_autocast(settings.bf16, drafter.device)
     started = time.monotonic()
     drafter.train()
     for batch in _endless_batches(rows, settings):
@@ -111,7 +113,7 @@ def train_eagle3(
         warm = min(1.0, (len(losses) + 1) / max(settings.warmup_steps, 1))
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * warm * 0.5 * (1 + math.cos(math.pi * done))
-        with torch.autocast(drafter.device.type, torch.bfloat16, enabled=settings.bf16):
+        with torch.autocast(drafter.device.type, torch.bfloat16, enabled=autocast):
             loss = eagle3_loss(drafter, batch, features.read(batch), teacher_head)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -9,7 +9,6 @@ product timed here. It opens configurations only.
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from transformers.utils.logging import get_logger
 from dspark_hf.models import DSparkConfig, DSparkDrafter
 from dspark_hf.training.losses import chunk_size
 from dspark_hf.training.new_drafter import FROZEN, drafter_config
+from dspark_hf.training.precision import matmul_speed, usable_dtype
 from dspark_hf.training.recipe import Recipe
 
 from .gguf import gguf_config
@@ -100,7 +100,7 @@ def estimate(recipe: Recipe, folder: str | Path) -> Estimate:
     frozen = sum(weight.numel() for name, weight in drafter.named_parameters() if name.split(".")[0] in FROZEN)
     data = _data(recipe)
     parameters = sum(weight.numel() for weight in target.parameters())
-    dtype = torch.float32 if recipe.target.toy is not None or recipe.target.dtype == "float32" else torch.bfloat16
+    dtype = usable_dtype(recipe.target.dtype, target.config.dtype, this_device())
     text = target.config.get_text_config()
     return Estimate(
         target={
@@ -241,7 +241,7 @@ def _minutes(
     recipe: Recipe, config: DSparkConfig, data: dict[str, Any], active: int, trained: int, dtype: torch.dtype
 ) -> dict[str, float]:
     train, rows = recipe.train, data["figures_are_for_rows"]
-    speed = matmul_speed(dtype)
+    speed = matmul_speed(dtype, this_device())
     answers = recipe.data.max_minutes
     if answers is None and not recipe.data.ready_answers:
         answers = 2 * active * data["answer_tokens_at_most"] / (DECODING_EFFICIENCY * speed) / 60
@@ -274,19 +274,6 @@ def _stages(recipe: Recipe, data: dict[str, Any]) -> list[str]:
         f"evaluate on {recipe.evaluate.prompts} held-out prompts at temperature {temperatures}",
         f"push to {recipe.hub.repo_id or 'the repo given by --repo-id'}",
     ]
-
-
-def matmul_speed(dtype: torch.dtype, size: int = 1024) -> float:
-    """Operations per second of a square matrix product on this process's device, best of a few within 0.2 seconds."""
-    device = this_device()
-    left = torch.randn(size, size, device=device).to(dtype)
-    best, end = float("inf"), time.perf_counter() + 0.2
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        # reading one number waits for the device
-        float((left @ left)[0, 0])
-        best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
 
 
 def _active(target: PreTrainedModel, parameters: int) -> int:

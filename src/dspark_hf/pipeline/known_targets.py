@@ -24,4 +24,5 @@ def known_config(name: str) -> PreTrainedConfig | None:
     if entry is None:
         return None
     fields = dict(entry["config"])
-    return CONFIG_MAPPING[fields.pop("model_type")](**fields)
+    # all of them are published in bfloat16
+    return CONFIG_MAPPING[fields.pop("model_type")](dtype="bfloat16", **fields)

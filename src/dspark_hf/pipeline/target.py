@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dspark_hf.training.precision import usable_dtype
 from dspark_hf.training.recipe import TargetSection
 
 from .gguf import folder_of_gguf
@@ -89,7 +90,7 @@ def target_config(section: TargetSection, location: str) -> PreTrainedConfig:
 
 def open_target(section: TargetSection, *, progress: Progress | None = None) -> OpenedTarget:
     """
-    Opens target and tokenizer.
+    Opens target and tokenizer, in a number format that this machine computes in (see `usable_dtype`).
 
     Args:
         section ([`TargetSection`]): of a recipe.
@@ -100,7 +101,8 @@ def open_target(section: TargetSection, *, progress: Progress | None = None) -> 
     """
     location = locate_target(section, progress=progress)
     options = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
-    model = AutoModelForCausalLM.from_pretrained(location, dtype=section.dtype, **options)
+    dtype = usable_dtype(section.dtype, target_config(section, location).dtype, this_device())
+    model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, **options)
     tokenizer = AutoTokenizer.from_pretrained(location, **options)
     model.requires_grad_(False)
     return OpenedTarget(

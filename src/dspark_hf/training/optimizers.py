@@ -1,8 +1,8 @@
 """The optimizer of a run: AdamW for everything, or Muon for the matrices of the body and AdamW for the rest.
 
 Muon steps along the orthogonalized momentum of a matrix, so that directions with small gradients are learned as fast as those with
-large ones. A step costs a few products of the matrix with itself, which pays where steps are few. It knows nothing of schedules or
-losses. Source: https://kellerjordan.github.io/posts/muon; learning rates on AdamW's scale: https://huggingface.co/papers/2502.16982.
+large ones (see `muon.py`). A step costs a few products of the matrix with itself, which pays where steps are few. It knows nothing of
+schedules or losses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .muon import Muon
 from .recipe import TrainSection
 
 
@@ -25,19 +26,15 @@ def build_optimizer(trained: Mapping[str, nn.Parameter], train: TrainSection) ->
         train ([`TrainSection`]): `optimizer`, its learning rates, betas and weight decay.
 
     Raises:
-        ValueError: Muon is asked for and this torch has none, or nothing but heads and norms is trained.
+        ValueError: Muon is asked for and nothing but heads and norms is trained.
     """
     matrices = [value for name, value in trained.items() if is_body_matrix(name, value)]
     rest = [value for name, value in trained.items() if not is_body_matrix(name, value)]
     groups = [{"params": matrices, "weight_decay": train.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     if train.optimizer == "muon":
-        if not hasattr(torch.optim, "Muon"):
-            raise ValueError(
-                f"train.optimizer: muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw."
-            )
         if not matrices:
             raise ValueError("train.optimizer: muon found no matrix of the body to train; use adamw.")
-        muon = torch.optim.Muon(
+        muon = Muon(
             [groups.pop(0)],
             lr=train.muon_learning_rate,
             ns_steps=train.muon_ns_steps,

@@ -51,6 +51,7 @@ class TargetSection:
     gguf: str | None = None  # a GGUF file, or "package:NAME" for the one inside an installed Python package
     toy: dict | None = None  # settings of the embedded toy target, {} for its defaults
     revision: str | None = None
+    # auto: as stored, but float32 where this machine has no arithmetic for a stored half-precision format
     dtype: str = knob("auto", choices=("auto", "float32", "bfloat16"))
     trust_remote_code: bool = False
 
@@ -153,7 +154,7 @@ class TrainSection:
     max_minutes: float | None = knob(None, low=0.0)  # cosine over time; stops by the clock, so not bit-reproducible
     seed: int = knob(0, low=0)
     # numerics and machinery
-    bf16: bool = False  # autocast; parameters stay float32
+    bf16: bool = False  # autocast, where the machine has bfloat16 arithmetic; parameters stay float32
     attention: str = knob("auto", choices=("auto", "sdpa", "flex"))
     dataloader_workers: int = knob(0, low=0)
     report_to: list[str] = knob([])

@@ -33,6 +33,7 @@ from .losses import LossWeights
 from .new_drafter import freeze_shared, new_drafter
 from .objective import DraftObjective
 from .optimizers import build_optimizer
+from .precision import usable_autocast
 from .prepare import write_json
 from .recipe import Recipe, TrainSection
 from .rows import Row, fingerprint, fit_rows
@@ -115,7 +116,7 @@ def train_drafter(
 
     Raises:
         ValueError: no usable row; a run of other settings in `output_dir` (names the fields); a target whose head is not a
-            soft-capped linear one; Muon with an old torch or under FSDP.
+            soft-capped linear one; Muon under FSDP.
     """
     output = Path(output_dir)
     train = recipe.train
@@ -294,7 +295,7 @@ def training_arguments(recipe: Recipe, output: Path, *, evaluate: bool) -> Train
         adam_beta2=train.adam_beta2,
         weight_decay=train.weight_decay,
         max_grad_norm=train.max_grad_norm,
-        bf16=train.bf16,
+        bf16=usable_autocast(train.bf16, torch.device("cpu" if cpu else "cuda")),
         seed=train.seed,
         dataloader_num_workers=train.dataloader_workers,
         dataloader_pin_memory=False,
