@@ -48,8 +48,12 @@ def modelling_code() -> dict[str, bytes]:
 
 
 def config_with_code(config_json: bytes) -> bytes:
-    """`config.json` that names the modelling code beside it."""
-    return (json.dumps({**json.loads(config_json), "auto_map": AUTO_MAP}, indent=2) + "\n").encode()
+    """`config.json` that names the modelling code beside it; a target in a folder of this machine goes by the folder's name."""
+    config = {**json.loads(config_json), "auto_map": AUTO_MAP}
+    target = config.get("target_name_or_path")
+    if target is not None and Path(target).is_absolute():
+        config["target_name_or_path"] = Path(target).name
+    return (json.dumps(config, indent=2) + "\n").encode()
 
 
 def custom_generate() -> dict[str, bytes]:

@@ -39,6 +39,7 @@ from dspark_hf.training.rows import Row, RowReport, RowStore
 from dspark_hf.training.train import TrainingResult, train_drafter
 from dspark_hf.training.trainer import TrainingProgress
 
+from .public_names import public_command, public_recipe
 from .workspace import Workspace
 
 
@@ -345,10 +346,10 @@ def assemble(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     if not workspace.is_adapter:
         # pipeline("text-generation", assistant_model="user/drafter") opens a tokenizer beside the drafter
         workspace.target.tokenizer.save_pretrained(folder)
-    (folder / RECIPE_FILE).write_text(workspace.recipe.to_yaml(), encoding="utf-8")
+    (folder / RECIPE_FILE).write_text(public_recipe(workspace.recipe).to_yaml(), encoding="utf-8")
     trained = workspace.folder.result("train")
     training = {key: trained[key] for key in ("rows", "tokens", "steps", "seconds")}
-    write_provenance(folder, command=workspace.command, training=training)
+    write_provenance(folder, command=public_command(workspace.command, workspace.recipe), training=training)
     card = (AdapterCard if workspace.is_adapter else DrafterCard).from_folder(
         folder, repo_id=workspace.recipe.hub.repo_id, license=workspace.recipe.hub.license
     )

@@ -1,8 +1,8 @@
 """
 Which number format a machine computes in, found by timing a matrix product.
 
-Many CPUs hold bfloat16 but have no arithmetic for it (no AVX-512 BF16, no AMX): a product over many tokens then takes about eight
-times as long as in float32, and answers, features and training with it. Knows nothing of models.
+Many CPUs hold bfloat16 but have no arithmetic for it (no AVX-512 BF16, no AMX): a product over many tokens then takes four to two
+hundred times as long as in float32, by its shape, and answers, features and training with it. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ logger = get_logger(__name__)
 HALF = (torch.bfloat16, torch.float16)
 # native arithmetic doubles the speed of float32, emulation is several times slower than it; in between lies nothing
 LEAST_SPEED = 0.5
+# small, because emulation can take a second for a product of 1024
+COMPARED_SIZE = 256
 
 
 def matmul_speed(dtype: torch.dtype, device: torch.device, size: int = 1024) -> float:
@@ -36,7 +38,7 @@ def matmul_speed(dtype: torch.dtype, device: torch.device, size: int = 1024) -> 
 @cache
 def relative_speed(dtype: torch.dtype, device: torch.device) -> float:
     """Speed of matrix products in `dtype` over that in float32 on `device`, measured once a process."""
-    return matmul_speed(dtype, device) / matmul_speed(torch.float32, device)
+    return matmul_speed(dtype, device, COMPARED_SIZE) / matmul_speed(torch.float32, device, COMPARED_SIZE)
 
 
 def computes_in(dtype: torch.dtype, device: torch.device) -> bool:
@@ -69,7 +71,7 @@ def usable_autocast(wanted: bool, device: torch.device) -> bool:
     """Whether bfloat16 autocast is worth what `train.bf16` asks for; parameters are float32 either way."""
     if not wanted or computes_in(torch.bfloat16, device):
         return wanted
-    logger.warning_once(f"{_slow(torch.bfloat16, device)}; training runs in float32 (train.bf16 is not used).")
+    logger.warning_once(f"{_slow(torch.bfloat16, device)}; training runs in float32.")
     return False
 
 

@@ -1,0 +1,39 @@
+"""What a run publishes about itself, without the folders of the machine it ran on.
+
+A path says who and where somebody is and means nothing to others; its last part is enough to tell which file it was.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from dspark_hf.training.recipe import Recipe
+
+
+# section, knob: where a recipe may name files of this machine
+PATH_KNOBS = (("target", "name_or_path"), ("target", "gguf"), ("data", "prompts"), ("drafter", "start_from"))
+
+
+def is_local(name: str | None) -> bool:
+    """Whether a name is an absolute path, or one under a home folder; repos, packages and relative paths are not."""
+    return name is not None and (Path(name).is_absolute() or name.startswith("~"))
+
+
+def public_recipe(recipe: Recipe) -> Recipe:
+    """A copy in which absolute paths are cut to their last part."""
+    public = copy.deepcopy(recipe)
+    for section, knob in PATH_KNOBS:
+        value = getattr(getattr(public, section), knob)
+        if is_local(value):
+            setattr(getattr(public, section), knob, Path(value).name)
+    return public
+
+
+def public_command(command: str, recipe: Recipe) -> str:
+    """The typed command with the recipe's paths cut as in `public_recipe`, and the user's home folder as `~`."""
+    values = [getattr(getattr(recipe, section), knob) for section, knob in PATH_KNOBS]
+    for path in sorted(filter(is_local, values), key=len, reverse=True):
+        command = command.replace(path, Path(path).name)
+    home = str(Path.home())
+    return command if home == "/" else command.replace(home, "~")
