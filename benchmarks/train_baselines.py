@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     from dspark_hf.training.recipe import build_recipe, load_recipe
     from dspark_hf.training.rows import RowStore
 
-    recipe = load_recipe(options.run / "drafter" / "training_recipe.yaml")
+    recipe = load_recipe(options.run / "training_recipe.yaml")
     overrides = {"train.max_minutes": options.minutes or recipe.train.max_minutes, "train.max_steps": options.steps}
     recipe = build_recipe(recipe.to_dict(), overrides)
     target = open_target(recipe.target)

@@ -217,6 +217,7 @@ def test_one_row_in_python_decides_as_the_tensors_do(tiers):
             assert schedule(survival_RK, curve, policy, history, tiers=tiers) == length, policy
 
 
+@pytest.mark.slow  # timed: a verdict on a quiet machine only
 @pytest.mark.parametrize("policy", ["threshold", "early_stop", "lookahead", "lagged_topk", "auto"])
 def test_a_decision_for_256_rows_of_16_slots_takes_less_than_a_millisecond(policy):
     survival = torch.rand(256, 16, generator=torch.Generator().manual_seed(0)).cumprod(1)

@@ -346,6 +346,8 @@ def assemble(workspace: Workspace, fingerprint: str) -> dict[str, Any]:
     if not workspace.is_adapter:
         # pipeline("text-generation", assistant_model="user/drafter") opens a tokenizer beside the drafter
         workspace.target.tokenizer.save_pretrained(folder)
+    # the run keeps the paths, for whoever goes on from it
+    (workspace.folder.path / RECIPE_FILE).write_text(workspace.recipe.to_yaml(), encoding="utf-8")
     (folder / RECIPE_FILE).write_text(public_recipe(workspace.recipe).to_yaml(), encoding="utf-8")
     trained = workspace.folder.result("train")
     training = {key: trained[key] for key in ("rows", "tokens", "steps", "seconds")}
