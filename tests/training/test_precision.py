@@ -88,3 +88,9 @@ def test_the_trainer_takes_autocast_where_it_is_fast(fast_halves, tmp_path):
     assert training_arguments(recipe, tmp_path, evaluate=False).bf16
     recipe.train.bf16 = False
     assert not training_arguments(recipe, tmp_path, evaluate=False).bf16
+
+
+def test_measuring_draws_no_random_number():
+    before = torch.random.get_rng_state()
+    matmul_speed(torch.float32, CPU, size=8)
+    assert torch.equal(torch.random.get_rng_state(), before)

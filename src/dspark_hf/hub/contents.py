@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from .errors import without_tokens
+from .provenance import public_name
 
 
 # Leftovers of training and editors. Pickled weights are never published: opening them can run code.
@@ -51,8 +52,8 @@ def config_with_code(config_json: bytes) -> bytes:
     """`config.json` that names the modelling code beside it; a target in a folder of this machine goes by the folder's name."""
     config = {**json.loads(config_json), "auto_map": AUTO_MAP}
     target = config.get("target_name_or_path")
-    if target is not None and Path(target).is_absolute():
-        config["target_name_or_path"] = Path(target).name
+    if target is not None:
+        config["target_name_or_path"] = public_name(target)
     return (json.dumps(config, indent=2) + "\n").encode()
 
 

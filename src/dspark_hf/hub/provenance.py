@@ -82,6 +82,11 @@ def environment() -> dict[str, Any]:
     return {"hardware": hardware(), "platform": platform.platform(), "versions": versions()}
 
 
+def public_name(name: str) -> str:
+    """The last part of an absolute path or one under a home folder, which says where somebody is; other names as they are."""
+    return Path(name).name if Path(name).is_absolute() or name.startswith("~") else name
+
+
 def write_provenance(folder: str | Path, *, command: str, training: dict[str, Any] | None = None) -> Path:
     """
     Write `provenance.json`, which the card quotes.

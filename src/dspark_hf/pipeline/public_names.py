@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+from dspark_hf.hub.provenance import public_name
 from dspark_hf.training.recipe import Recipe
 
 
@@ -15,25 +16,20 @@ from dspark_hf.training.recipe import Recipe
 PATH_KNOBS = (("target", "name_or_path"), ("target", "gguf"), ("data", "prompts"), ("drafter", "start_from"))
 
 
-def is_local(name: str | None) -> bool:
-    """Whether a name is an absolute path, or one under a home folder; repos, packages and relative paths are not."""
-    return name is not None and (Path(name).is_absolute() or name.startswith("~"))
-
-
 def public_recipe(recipe: Recipe) -> Recipe:
     """A copy in which absolute paths are cut to their last part."""
     public = copy.deepcopy(recipe)
     for section, knob in PATH_KNOBS:
         value = getattr(getattr(public, section), knob)
-        if is_local(value):
-            setattr(getattr(public, section), knob, Path(value).name)
+        if value is not None:
+            setattr(getattr(public, section), knob, public_name(value))
     return public
 
 
 def public_command(command: str, recipe: Recipe) -> str:
     """The typed command with the recipe's paths cut as in `public_recipe`, and the user's home folder as `~`."""
     values = [getattr(getattr(recipe, section), knob) for section, knob in PATH_KNOBS]
-    for path in sorted(filter(is_local, values), key=len, reverse=True):
-        command = command.replace(path, Path(path).name)
+    for name in sorted(filter(None, values), key=len, reverse=True):
+        command = command.replace(name, public_name(name))
     home = str(Path.home())
     return command if home == "/" else command.replace(home, "~")

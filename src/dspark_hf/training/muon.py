@@ -62,10 +62,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of every matrix that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
@@ -81,6 +78,14 @@ class Muon(torch.optim.Optimizer):
         step = orthogonalized(gradient.lerp(average, momentum), group["ns_steps"])
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
         matrix.add_(step, alpha=-group["lr"] * _scale(matrix, group["adjust_lr_fn"]))
+
+
+def loss_of(closure: Any) -> Any:
+    """What an optimizer's `step(closure)` evaluates first and returns; `None` without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def orthogonalized(matrix: torch.Tensor, rounds: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .muon import Muon
+from .muon import Muon, loss_of
 from .recipe import TrainSection
 
 
@@ -81,10 +81,7 @@ class Joined(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of every part."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for part in self.parts:
             part.step()
         return loss
