@@ -89,7 +89,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.random_weights:
         forget(drafter)
     prompts = mixed_prompts(options.prompts, tokenizer, options.max_prompt_tokens)
-    drafter.cost_curve = curve = CostCurve.measure(target, drafter, rows=max(options.rows), budget_seconds=20.0)
+    depth = round(median(map(len, prompts))) + options.max_new_tokens // 2
+    drafter.cost_curve = curve = CostCurve.measure(
+        target, drafter, context=depth, rows=max(options.rows), budget_seconds=30.0
+    )
     points = measure_load(
         target,
         drafter,
@@ -113,6 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
         "environment": environment(),
         "threads": torch.get_num_threads(),
         "cost_curve": {
+            "context": curve.context,
             "tokens": curve.tokens,
             "seconds": curve.seconds,
             "draft_seconds": curve.draft_seconds,

@@ -140,7 +140,7 @@ def test_padded_rows_draft_together_or_not_at_all():
     for _ in range(20):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 2, 2])  # half of the rows pay for all
     assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
-    for _ in range(20):
+    for _ in range(30):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [1, 0, 0, 0])
     assert policy.should_draft([0, 1, 2, 3]) == [False] * 4
 
@@ -152,7 +152,16 @@ def test_a_batch_is_as_slow_as_its_slowest_row_where_rows_share_what_a_forward_c
     policy = make(curve=curve, layout="padded")
     for _ in range(40):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 4, 0])
-    assert policy.should_draft([0, 1, 2, 3]) == [drafts] * 4
+    assert policy.should_draft([0, 1, 2, 3], remaining=[100] * 4) == [drafts] * 4
+
+
+def test_a_slow_row_that_is_nearly_done_is_not_waited_for():
+    curve = CostCurve(tokens=[1, 4, 20], seconds=[0.11, 0.12, 0.16], draft_seconds=0.02)
+    for remaining, drafts in ([100, 100, 100, 100], False), ([100, 100, 100, 10], True):
+        policy = make(curve=curve, layout="padded")
+        for _ in range(40):
+            policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 4, 0])
+        assert policy.should_draft([0, 1, 2, 3], remaining=remaining) == [drafts] * 4
 
 
 def test_rows_that_fall_behind_by_turns_count_alike():
@@ -160,7 +169,7 @@ def test_rows_that_fall_behind_by_turns_count_alike():
     policy = make(curve=curve, layout="padded")
     for round_number in range(40):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [0 if row == round_number % 4 else 4 for row in range(4)])
-    assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
+    assert policy.should_draft([0, 1, 2, 3], remaining=[100] * 4) == [True] * 4
 
 
 @pytest.mark.parametrize(("rows", "rounds"), [(1, 0), (4, 0), (8, 1), (16, 3), (64, 3)])
@@ -187,19 +196,23 @@ def test_a_length_is_not_kept_for_other_rows_or_while_drafting_loses():
     assert policy.held(15) is None
     for _ in range(20):
         policy.observe(ids, [4] * 16, [4] * 16, [0] * 16)
+    assert policy.should_draft(ids) == [False] * 16
     assert policy.held(16) is None
 
 
-def test_a_batch_that_has_shrunk_to_half_looks_again_soon():
-    policy = make(curve=CostCurve(tokens=[1, 8, 40], seconds=[0.1, 0.8, 4.0], draft_seconds=0.5), layout="padded")
-    ids = list(range(8))
+def test_a_batch_drafts_again_as_soon_as_so_many_rows_have_left_that_it_pays():
+    # two rows cost as much as one, each row more as much as the first
+    curve = CostCurve(
+        tokens=[1, 10],
+        seconds=[0.1, 1.0],
+        draft_seconds=0.05,
+        row_seconds={1: [0.1] * 5, 2: [0.1, 0.11, 0.11, 0.11, 0.11], 8: [0.4, 1.2, 2.0, 2.8, 3.6]},
+    )
+    policy, ids = make(curve=curve, layout="padded"), list(range(8))
     for _ in range(30):
-        policy.observe(ids, [4] * 8, [4] * 8, [0] * 8)
-    waited = 0
-    while not all(policy.should_draft(ids[:4])) and waited < 500:
-        policy.observe(ids[:4], [0] * 4, [0] * 4, [0] * 4)
-        waited += 1
-    assert waited == 8
+        policy.observe(ids, [4] * 8, [4] * 8, [1] * 8)
+    assert policy.should_draft(ids, remaining=[100] * 8) == [False] * 8
+    assert policy.should_draft(ids[:2], remaining=[100] * 2) == [True] * 2
 
 
 def test_only_auto_bypasses_and_only_if_allowed():

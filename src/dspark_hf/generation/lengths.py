@@ -39,7 +39,7 @@ class VerificationLengths:
         self.everything = knobs["name"] == "full" or (knobs["name"] == "auto" and drafter.cost_curve is None)
         calibration = Calibration([1.0] * drafter.config.num_slots) if self.everything else _calibration(request)
         self.margin = calibration.margin
-        self._weights_2K: torch.Tensor | None = None
+        self._line: tuple[torch.Tensor, torch.Tensor] | None = None
         if knobs["name"] == SWEEP:
             self.policy: DecodingPolicy = Sweep(self.num_slots)
             return
@@ -56,11 +56,11 @@ class VerificationLengths:
             kernel=ops.schedule_prefix if _on_device(drafter) else None,
         )
 
-    def should_draft(self, rows: TokenRows) -> list[bool]:
-        """One answer per row, from its history alone."""
+    def should_draft(self, rows: TokenRows, remaining: list[int]) -> list[bool]:
+        """One answer per row, from older rounds and the tokens it may still write."""
         if self.everything:
             return [True] * len(rows)
-        return self.policy.should_draft(rows.origins, context=_context(rows))
+        return self.policy.should_draft(rows.origins, context=_context(rows), remaining=remaining)
 
     def choose(self, draft: Draft, rows: TokenRows, wants: list[bool]) -> list[int]:
         """Drafted tokens to verify per row; 0 for rows that did not want a draft."""
@@ -95,9 +95,13 @@ class VerificationLengths:
         if self.margin is None:
             return draft.confidence_RK
         margins_RK = draft.margins_RK.clamp(max=LARGEST_MARGIN)
-        if self._weights_2K is None or self._weights_2K.device != margins_RK.device:
-            self._weights_2K = torch.tensor([self.margin.slopes, self.margin.intercepts], device=margins_RK.device)
-        slopes_K, intercepts_K = self._weights_2K[:, : margins_RK.shape[1]]
+        slots = margins_RK.shape[1]
+        if self._line is None or self._line[0].shape[0] != slots or self._line[0].device != margins_RK.device:
+            self._line = (
+                torch.tensor(self.margin.slopes[:slots], device=margins_RK.device),
+                torch.tensor(self.margin.intercepts[:slots], device=margins_RK.device),
+            )
+        slopes_K, intercepts_K = self._line
         return torch.addcmul(intercepts_K, margins_RK, slopes_K)
 
     def observe(self, rows: TokenRows, drafted: list[int], verified: list[int], accepted: list[int]) -> None:

@@ -112,7 +112,7 @@ class DecodeLoop:
         """A block for every row that wants one: the draft, tokens drafted, and tokens to verify."""
         rows = self.rows
         room = [self.rule.max_length - length - 1 for length in rows.lengths]
-        wants = self.lengths.should_draft(rows)
+        wants = self.lengths.should_draft(rows, [1 + space for space in room])
         self.stats.bypassed += sum(not want and space > 0 for want, space in zip(wants, room, strict=True))
         wants = [want and space > 0 for want, space in zip(wants, room, strict=True)]
         if not any(wants):

@@ -101,8 +101,9 @@ def open_target(section: TargetSection, *, progress: Progress | None = None) -> 
     """
     location = locate_target(section, progress=progress)
     options = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
-    dtype = usable_dtype(section.dtype, target_config(section, location).dtype, this_device())
-    model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, **options)
+    config = target_config(section, location)
+    dtype = usable_dtype(section.dtype, config.dtype, this_device())
+    model = AutoModelForCausalLM.from_pretrained(location, config=config, dtype=dtype, **options)
     tokenizer = AutoTokenizer.from_pretrained(location, **options)
     model.requires_grad_(False)
     return OpenedTarget(

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 # A prompt that was never seen drafts: high enough to start on any machine where a good drafter pays,
-# light enough that two or three rejected blocks undo it.
+# light enough that two or three rejected blocks undo it. What calibration saw takes more to undo.
 PRIOR_ACCEPTANCE = 0.8
 PRIOR_STRENGTH = 1.5
+CALIBRATED_STRENGTH = 4.0
 # Older rounds fade with a half-life of about 14 observations of a slot, so a topic change shows within a paragraph.
 DECAY = 0.95
 
@@ -52,8 +53,8 @@ class AcceptanceHistory:
     A slot without observations borrows from the slot before it, so a drafter that fails at slot 1 is not believed at slot 5.
 
     Args:
-        prior (`list[float]`, *optional*): acceptance expected of each slot before any observation, in (0, 1]; default:
-            `PRIOR_ACCEPTANCE` everywhere.
+        prior (`list[float]`, *optional*): acceptance expected of each slot before any observation, in (0, 1], as calibration saw it;
+            default: `PRIOR_ACCEPTANCE` everywhere, and soon undone.
     """
 
     num_slots: int
@@ -62,6 +63,7 @@ class AcceptanceHistory:
     accepted: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._strength = CALIBRATED_STRENGTH if self.prior else PRIOR_STRENGTH
         self.prior = self.prior or [PRIOR_ACCEPTANCE] * self.num_slots
         self.tried = self.tried or [0.0] * self.num_slots
         self.accepted = self.accepted or [0.0] * self.num_slots
@@ -77,7 +79,7 @@ class AcceptanceHistory:
         rates, surprise = [], 1.0
         for prior, tried, accepted in zip(self.prior, self.tried, self.accepted, strict=True):
             belief = min(prior * surprise, 1.0)
-            belief = (belief * PRIOR_STRENGTH + accepted) / (PRIOR_STRENGTH + tried)
+            belief = (belief * self._strength + accepted) / (self._strength + tried)
             surprise = belief / prior
             rates.append(belief)
         return rates

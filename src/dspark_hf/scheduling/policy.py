@@ -5,7 +5,7 @@ How a loop uses it, one object per `generate` call:
 
     policy = DecodingPolicy(drafter.policy, drafter.cost_curve, num_slots=K, sampling=do_sample,
                             temperatures=calibration.temperatures, biases=calibration.biases, layout="padded")
-    drafts = policy.should_draft(row_ids, context=n)                # list[bool], one per row of this round
+    drafts = policy.should_draft(row_ids, context=n, remaining=m)   # list[bool], one per row of this round
     length = policy.held(len(row_ids))                                # an int: the batch keeps its length this round; else
     lengths = policy(confidence_logits, drafting_ids, plain_rows=p, context=n)  # [R] int64; logits raw [R, K], or None
     length = policy.length_of_one(confidence_list, row_id, context=n)  # the same for one row, on Python floats
@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .bypass import BypassState
+from .batch import BatchBypass, rounds_to_hold
+from .bypass import Account
 from .device import KERNEL_POLICIES, schedule_on_device
 from .expectation import conditional_rates, expected_gain, mean_survival
 from .history import AcceptanceHistory, History, survival_of
@@ -48,15 +49,12 @@ if TYPE_CHECKING:
 # Policies with a twin on Python floats, and the confidences up to which it is faster than a dozen tensor operations.
 _OF_ONE = ("early_stop", "lookahead", "optimal")
 MOST_ON_HOST = 512
-# The mean survival of many rows moves slowly: their common length is chosen anew every rows / 4 rounds, at most every fourth.
-ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS = 4, 4
 
 
 @dataclass
 class _Row:
     acceptance: AcceptanceHistory
-    tokens: int = 0  # committed since the row was first seen
-    bypass: BypassState | None = None
+    account: Account | None = None
 
 
 class DecodingPolicy:
@@ -114,20 +112,28 @@ class DecodingPolicy:
         self.kernel = kernel if self._active in KERNEL_POLICIES and self.tiers is None else None
         self._tier_of = rounded_lengths(num_slots, self.tiers)
         self._rows: dict[Hashable, _Row] = {}
-        # In the padded layout one row's draft widens all others', so they draft together or not at all.
-        self._batch: BypassState | None = None
-        self._most_rows = 0
+        self._batch = None
+        if self.bypasses and layout == "padded":
+            assert curve is not None
+            self._batch = BatchBypass(curve, self._tier_of)
         self._held_length, self._held_rows, self._held_rounds = 0, 0, 0
         self._survivals: deque[tuple[dict[Hashable, int], torch.Tensor]] = deque(maxlen=2)
         self._seconds: dict[Any, list[float]] = {}
 
-    def should_draft(self, row_ids: Sequence[Hashable], *, context: int | None = None) -> list[bool]:
-        """One bool per row: draft, or take a plain decoding step. From older rounds only; changes nothing."""
+    def should_draft(
+        self, row_ids: Sequence[Hashable], *, context: int | None = None, remaining: Sequence[int] | None = None
+    ) -> list[bool]:
+        """
+        One bool per row: draft, or take a plain decoding step. From older rounds only; asked twice, it answers the same.
+
+        `remaining` are the tokens that each row may still write: rows of a padded batch are waited for together.
+        """
         if not self.bypasses or not row_ids:
             return [True] * len(row_ids)
-        if self.layout == "padded":
-            return [self._bypass(row_ids[0], len(row_ids), context).drafts] * len(row_ids)
-        return [self._bypass(row, len(row_ids), context).drafts for row in row_ids]
+        if self._batch is not None:
+            self._batch.forecast([self._row(row).acceptance for row in row_ids], remaining, context)
+            return [self._batch.drafts] * len(row_ids)
+        return [self._account(row, len(row_ids), context).drafts for row in row_ids]
 
     def held(self, rows: int) -> int | None:
         """The length that the `rows` rows of a padded batch keep from an older round, or `None`: choose anew."""
@@ -171,14 +177,14 @@ class DecodingPolicy:
             lengths_R = torch.full((rows,), length, dtype=torch.int64)
             if self.name == "auto":  # the named policies decide every round, as they are defined
                 self._held_length, self._held_rows = length, rows + plain_rows
-                self._held_rounds = max(min(self._held_rows // ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS) - 1, 0)
+                self._held_rounds = rounds_to_hold(self._held_rows) - 1
         else:
             survival_RK = self._survival(confidence_logits, row_ids)
             lengths_R = self._schedule(survival_RK, row_ids, plain_rows, context)
         if self.bypasses and not self._expected:
             # A probe that verified nothing would learn nothing, unless the confidences are calibrated and say so themselves.
             together = rows + plain_rows
-            probing = [row for row, row_id in enumerate(row_ids) if self._bypass(row_id, together, context).probing]
+            probing = [row for row, row_id in enumerate(row_ids) if self._probing(row_id, together, context)]
             if probing:
                 least = self._tier_of[1] if self._batch is None else self._probe_length(rows, context)
                 lengths_R[probing] = lengths_R[probing].clamp(min=least)
@@ -194,7 +200,8 @@ class DecodingPolicy:
         """The one length of all rows of the padded layout: that of a row of mean survival, on a curve read in steps of R."""
         total = len(row_ids) + plain_rows
         rates = [self._row(row).acceptance.rates() for row in row_ids]
-        survival = (self._survival(confidence_logits, row_ids, torch.float64).sum(0) / total).tolist()
+        confidences = rates if confidence_logits is None else map(self._calibrated, confidence_logits.tolist())
+        survival = [sum(column) / total for column in zip(*map(survival_of, confidences), strict=True)]
         mean_rates = [sum(column) / total for column in zip(*rates, strict=True)]
         return self._length_of(survival, self._seconds_at(total, context)[::total], total, mean_rates)
 
@@ -225,7 +232,7 @@ class DecodingPolicy:
         if self._active == "threshold":
             return threshold_one(confidences, self.threshold, self._tier_of)
         length = self._length_of(survival_of(confidences), self._seconds_at(1, context), 1, rates)
-        if self.bypasses and not self._expected and self._bypass(row_id, 1, context).probing:
+        if self.bypasses and not self._expected and self._probing(row_id, 1, context):
             return max(length, self._probe_length(1, context))
         return length
 
@@ -242,11 +249,10 @@ class DecodingPolicy:
         for row_id, drafts, checked, stood in zip(row_ids, drafted, verified, accepted, strict=True):
             if drafts:
                 self._row(row_id).acceptance.record(checked, stood)
-        if not self.bypasses:
-            return
-        self._settle_accounts(row_ids, drafted, verified, accepted, context)
-        for row_id, stood in zip(row_ids, accepted, strict=True):
-            self._row(row_id).tokens += 1 + stood
+        if self._batch is not None:
+            self._batch.observe(any(drafted), max(verified), accepted, context)
+        elif self.bypasses:
+            self._settle_accounts(row_ids, drafted, verified, accepted, context)
 
     def _settle_accounts(
         self,
@@ -256,43 +262,18 @@ class DecodingPolicy:
         accepted: Sequence[int],
         context: int | None,
     ) -> None:
-        """What the round gained over a plain one, for the accounts of the bypass."""
+        """What each row gained over a plain round."""
         rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
-        states = [self._bypass(row_id, rows, context) for row_id in row_ids]
-        if self._batch is not None and 2 * rows <= self._most_rows:
-            # Half of the rows have left: what a forward costs is another matter now.
-            self._batch.look_again()
-            self._most_rows = rows
-        self._most_rows = max(self._most_rows, rows)
-        if not drafting:
-            for state in states[: None if self._batch is None else 1]:
-                state.wait()
-            return
+        accounts = [self._account(row_id, rows, context) for row_id in row_ids]
         seconds = self._seconds_at(rows, context)
         token_seconds = seconds[rows] / rows  # of a token without drafting
         draft_seconds = self.curve.draft_seconds_at(drafting) if self.curve is not None else 0.0
-        if self._batch is not None:
-            extra = seconds[rows * (1 + max(verified))] - seconds[rows]
-            cost = (draft_seconds + extra) / token_seconds
-            self._batch.record(self._worth(row_ids, accepted, context) - cost / rows)
-            return
         extra = (seconds[rows + sum(verified)] - seconds[rows]) / max(sum(verified), 1)
-        for state, drafts, checked, stood in zip(states, drafted, verified, accepted, strict=True):
-            cost = (draft_seconds / drafting + extra * checked) / token_seconds if drafts else 0.0
-            state.record(stood - cost) if drafts else state.wait()
-
-    def _worth(self, row_ids: Sequence[Hashable], accepted: Sequence[int], context: int | None) -> float:
-        """
-        Tokens per row that a round of a padded batch gained, as far as they shorten it.
-
-        Rows that start together are waited for together: what a forward costs however many rows it has is saved only when the
-        row that is furthest behind gets on; what each row adds is saved by every row.
-        """
-        rows = len(row_ids)
-        shared = min(self._seconds_at(1, context)[1] / self._seconds_at(rows, context)[rows], 1.0)
-        progress = [self._row(row_id).tokens for row_id in row_ids]
-        behind = [stood for stood, tokens in zip(accepted, progress, strict=True) if tokens == min(progress)]
-        return shared * sum(behind) / len(behind) + (1 - shared) * sum(accepted) / rows
+        for account, drafts, checked, stood in zip(accounts, drafted, verified, accepted, strict=True):
+            if drafts:
+                account.record(stood - (draft_seconds / drafting + extra * checked) / token_seconds)
+            else:
+                account.wait()
 
     def forget(self, row_id: Hashable) -> None:
         """Drops what is known of a finished row, so that a new row of the same id starts fresh."""
@@ -305,25 +286,21 @@ class DecodingPolicy:
             self._rows[row_id] = _Row(AcceptanceHistory(self.num_slots, self._prior))
         return self._rows[row_id]
 
-    def _bypass(self, row_id: Hashable, rows: int, context: int | None) -> BypassState:
-        """The account of a row; of all rows in the padded layout, where one row's draft widens all others'."""
-        if self.layout == "padded":
-            if self._batch is None:
-                self._batch = BypassState.expecting(self._expected_gain(rows, context))
-            return self._batch
+    def _probing(self, row_id: Hashable, rows: int, context: int | None) -> bool:
+        return self._account(row_id, rows, context).probing if self._batch is None else self._batch.probing
+
+    def _account(self, row_id: Hashable, rows: int, context: int | None) -> Account:
         row = self._row(row_id)
-        if row.bypass is None:
-            row.bypass = BypassState.expecting(self._expected_gain(rows, context))
-        return row.bypass
+        if row.account is None:
+            row.account = Account.expecting(self._expected_gain(rows, context))
+        return row.account
 
     def _expected_gain(self, rows: int, context: int | None) -> float:
-        """Tokens per row that a drafted round of typical rows gains over a plain one, on average; 0 if unknown."""
+        """Tokens that a drafted round of a typical row gains over a plain one, on average; 0 if unknown."""
         if not self._expected or self.curve is None:
             return 0.0
-        # in the padded layout the mean of the rows decides, and many rows are all average
-        groups = [mean_survival(self._expected)] if self.layout == "padded" and rows > 1 else self._expected
         seconds, draft_seconds = self._seconds_at(rows, context)[::rows], self.curve.draft_seconds_at(rows)
-        return expected_gain(groups, seconds, draft_seconds, self._tier_of)
+        return expected_gain(self._expected, seconds, draft_seconds, self._tier_of)
 
     def _calibrated(self, logits: Sequence[float]) -> list[float]:
         return [
@@ -331,21 +308,16 @@ class DecodingPolicy:
             for logit, temperature, bias in zip(logits, self.temperatures, self.biases, strict=True)
         ]
 
-    def _survival(
-        self,
-        logits_RK: torch.Tensor | None,
-        row_ids: Sequence[Hashable],
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
-        """Calibrated survival `[R, K]` in `dtype`; in fp64 from older rounds where there are no logits."""
+    def _survival(self, logits_RK: torch.Tensor | None, row_ids: Sequence[Hashable]) -> torch.Tensor:
+        """Calibrated survival `[R, K]` in fp32; in fp64 from older rounds where there are no logits."""
         if logits_RK is None:
             return torch.tensor(
                 [survival_of(self._row(row).acceptance.rates()) for row in row_ids], dtype=torch.float64
             )
         temperatures_K, biases_K = (
-            each.to(logits_RK.device, dtype) for each in (self._temperatures_K, self._biases_K)
+            each.to(logits_RK.device, torch.float32) for each in (self._temperatures_K, self._biases_K)
         )
-        return torch.sigmoid(logits_RK.to(dtype) / temperatures_K + biases_K).cumprod(1)
+        return torch.sigmoid(logits_RK.float() / temperatures_K + biases_K).cumprod(1)
 
     def _schedule(
         self, survival_RK: torch.Tensor, row_ids: Sequence[Hashable], plain_rows: int, context: int | None
