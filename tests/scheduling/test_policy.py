@@ -140,7 +140,7 @@ def test_padded_rows_draft_together_or_not_at_all():
     for _ in range(20):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [4, 4, 2, 2])  # half of the rows pay for all
     assert policy.should_draft([0, 1, 2, 3]) == [True] * 4
-    for _ in range(30):
+    for _ in range(28):
         policy.observe([0, 1, 2, 3], [4] * 4, [4] * 4, [1, 0, 0, 0])
     assert policy.should_draft([0, 1, 2, 3]) == [False] * 4
 

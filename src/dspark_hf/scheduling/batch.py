@@ -1,8 +1,8 @@
 """
 Whether the rows of a padded batch draft: together or not at all, because one row's draft widens all others'.
 
-A forecast from what rows have accepted and what they still have to write decides, renewed every few rounds and whenever rows leave. While
-it says that drafting loses, rare probes keep the acceptance rates fresh. Knows no confidences.
+A forecast from what rows have accepted and what they still have to write decides, renewed every few rounds and whenever rows leave.
+While it says that drafting loses, rare probes keep the acceptance rates fresh. Knows no confidences.
 """
 
 # R rows, K slots
@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .bypass import Probes, wait_after
+from .bypass import Bypass, Probes
+from .expectation import mean_survival
 from .forecast import seconds_saved_by_drafting
 from .history import survival_of
 from .single import optimal_one
@@ -31,7 +32,6 @@ ROWS_PER_HELD_ROUND, MOST_HELD_ROUNDS, LEAST_FORECAST_ROUNDS = 4, 4, 4
 RUNS = 2.0
 # A sixteenth of the rows leaving is news.
 LEAST_CHANGE = 16
-DEPTH_STEP = 256
 
 
 def rounds_to_hold(rows: int) -> int:
@@ -40,7 +40,7 @@ def rounds_to_hold(rows: int) -> int:
 
 
 @dataclass
-class BatchBypass:
+class BatchBypass(Bypass):
     """
     Args:
         curve (`CostCurve`): of this machine.
@@ -51,19 +51,10 @@ class BatchBypass:
     tier_of: Sequence[int]
     loses: bool = False
     probes: Probes = field(default_factory=Probes)
-    _known: bool = False
     _rows: int = 0
     _fresh_for: int = 0
     _remaining: list[float] = field(default_factory=list)
     _round_seconds: dict[tuple[int, int | None, bool], list[float]] = field(default_factory=dict)
-
-    @property
-    def drafts(self) -> bool:
-        return not self.loses or self.probes.due
-
-    @property
-    def probing(self) -> bool:
-        return self.loses and self.probes.due
 
     def forecast(
         self, histories: Sequence[AcceptanceHistory], remaining: Sequence[int] | None, context: int | None
@@ -73,6 +64,7 @@ class BatchBypass:
         self._remaining = [1.0] * rows if remaining is None else [max(float(each), 1.0) for each in remaining]
         if self._fresh_for > 0 and abs(rows - self._rows) * LEAST_CHANGE <= self._rows:
             return
+        first = self._rows == 0
         self._rows, self._fresh_for = rows, max(rows // ROWS_PER_HELD_ROUND, LEAST_FORECAST_ROUNDS)
         survivals = [survival_of(history.rates()) for history in histories]
         length = self._best_length(survivals, context)
@@ -82,15 +74,16 @@ class BatchBypass:
             self.probes.reset()
         elif not self.loses:
             self.loses = True
-            # what was never tried waits as if a first probe had just failed
-            self.probes = Probes(interval=wait_after(gain)) if self._known else Probes.after_expected(gain)
-        self._known = True
+            if first:
+                self.probes = Probes.after_expected(gain)
+            else:
+                self.probes.record(gain)
 
     def observe(self, drafted: bool, verified: int, accepted: Sequence[int], context: int | None) -> None:
         """One round of all rows: `verified` tokens of each row, `[R]` accepted."""
         self._fresh_for -= 1
         if not drafted:
-            self.probes.wait()
+            self.wait()
         elif self.loses:
             self.probes.record(self._gain([1.0 + stood for stood in accepted], verified, context))
             self._fresh_for = 0
@@ -107,15 +100,13 @@ class BatchBypass:
 
     def _best_length(self, survivals: Sequence[Sequence[float]], context: int | None) -> int:
         rows = len(survivals)
-        mean = [sum(column) / rows for column in zip(*survivals, strict=True)]
-        seconds = [
-            self.curve.seconds_at(rows * width, context, rows) if width else 0.0 for width in range(len(mean) + 2)
-        ]
-        return optimal_one(mean, seconds, self.curve.draft_seconds_at(rows), self.tier_of)
+        depth = self.curve.depth_of(context)
+        seconds = [self.curve.seconds_at(rows * width, depth, rows) for width in range(len(self.tier_of) + 1)]
+        return optimal_one(mean_survival(survivals), seconds, self.curve.draft_seconds_at(rows), self.tier_of)
 
     def _seconds(self, rows: int, length: int, context: int | None, *, drafted: bool = False) -> list[float]:
         """Seconds of a round of 0, 1, .. `rows` rows, by the curve."""
-        depth = None if context is None else round(context / DEPTH_STEP) * DEPTH_STEP
+        depth = self.curve.depth_of(context)
         known = self._round_seconds.setdefault((length, depth, drafted), [0.0])
         for count in range(len(known), rows + 1):
             seconds = self.curve.seconds_at(count * (1 + length), depth, count)

@@ -35,7 +35,7 @@ class Probes:
     @classmethod
     def after_expected(cls, gain: float) -> Probes:
         """As if a first probe had just gained `gain` tokens, less than none."""
-        return cls(interval=min(2 * wait_after(gain), LAST_PROBE))
+        return cls(interval=min(2 * _wait_after(gain), LAST_PROBE))
 
     @property
     def due(self) -> bool:
@@ -44,7 +44,7 @@ class Probes:
     def record(self, gain: float) -> None:
         """One drafted round while drafting loses. Each that loses at least doubles the wait; one that gains asks for another at once."""
         self.waited = 0
-        self.interval = 1 if gain > 0 else min(max(2 * self.interval, wait_after(gain)), LAST_PROBE)
+        self.interval = 1 if gain > 0 else min(max(2 * self.interval, _wait_after(gain)), LAST_PROBE)
 
     def reset(self) -> None:
         """Drafting does not lose."""
@@ -55,8 +55,28 @@ class Probes:
         self.waited += 1
 
 
+class Bypass:
+    """What drafts unless that is expected to lose, and then for probes only; subclasses know whether it `loses`."""
+
+    loses: bool
+    probes: Probes
+
+    @property
+    def probing(self) -> bool:
+        """Drafting is expected to lose, but it is time to look again."""
+        return self.loses and self.probes.due
+
+    @property
+    def drafts(self) -> bool:
+        return not self.loses or self.probes.due
+
+    def wait(self) -> None:
+        """One plain round."""
+        self.probes.wait()
+
+
 @dataclass
-class Account:
+class Account(Bypass):
     """What one row has gained by drafting, in tokens."""
 
     tokens: float = CREDIT
@@ -75,18 +95,9 @@ class Account:
         return cls(max(gain, -DEBT), Probes.after_expected(gain))
 
     @property
-    def loses(self) -> bool:
+    def loses(self) -> bool:  # type: ignore[override]
         """Drafting is expected to lose."""
         return self.tokens < 0
-
-    @property
-    def probing(self) -> bool:
-        """Drafting is expected to lose, but it is time to look again."""
-        return self.loses and self.probes.due
-
-    @property
-    def drafts(self) -> bool:
-        return not self.loses or self.probes.due
 
     def record(self, gain: float) -> None:
         """One drafted round."""
@@ -96,11 +107,7 @@ class Account:
         else:
             self.probes.reset()
 
-    def wait(self) -> None:
-        """One plain round."""
-        self.probes.wait()
 
-
-def wait_after(gain: float) -> int:
+def _wait_after(gain: float) -> int:
     """Plain rounds to wait after one lost drafted round, if it was the first."""
     return max(FIRST_PROBE, round(-gain * ROUNDS_PER_LOST_TOKEN))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+DEPTH_STEP = 256
+
+
 @dataclass
 class CostCurve:
     """
@@ -135,9 +138,9 @@ class CostCurve:
         """
         T(0..max_tokens) as fp64 `[max_tokens + 1]`, made once per (depth, rows, device) and grown on demand.
 
-        The depth is taken in steps of 256 tokens, so that a growing context does not make a table every round.
+        The depth is that of `depth_of`, so that a growing context does not make a table every round.
         """
-        depth = None if context is None or self.deep_seconds is None else round(context / 256) * 256
+        depth = self.depth_of(context)
         rows = rows if self.row_seconds else None
         key = (depth, rows, str(device))
         table = self._tables.get(key)
@@ -146,6 +149,10 @@ class CostCurve:
             table = torch.tensor(values, dtype=torch.float64, device=device)
             self._tables[key] = table
         return table[: max_tokens + 1]
+
+    def depth_of(self, context: int | None) -> int | None:
+        """`context` in steps of 256 tokens, as tables know it; `None` where depth makes no difference or is not known."""
+        return None if context is None or self.deep_seconds is None else round(context / DEPTH_STEP) * DEPTH_STEP
 
     def _of_rows(self, rows: int, width: float) -> float:
         """Seconds of `rows` rows of a mean width, from the two nearest row counts that were timed."""

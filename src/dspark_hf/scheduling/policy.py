@@ -112,7 +112,7 @@ class DecodingPolicy:
         self.kernel = kernel if self._active in KERNEL_POLICIES and self.tiers is None else None
         self._tier_of = rounded_lengths(num_slots, self.tiers)
         self._rows: dict[Hashable, _Row] = {}
-        self._batch = None
+        self._batch: BatchBypass | None = None
         if self.bypasses and layout == "padded":
             assert curve is not None
             self._batch = BatchBypass(curve, self._tier_of)
@@ -265,6 +265,10 @@ class DecodingPolicy:
         """What each row gained over a plain round."""
         rows, drafting = len(row_ids), sum(count > 0 for count in drafted)
         accounts = [self._account(row_id, rows, context) for row_id in row_ids]
+        if not drafting:
+            for account in accounts:
+                account.wait()
+            return
         seconds = self._seconds_at(rows, context)
         token_seconds = seconds[rows] / rows  # of a token without drafting
         draft_seconds = self.curve.draft_seconds_at(drafting) if self.curve is not None else 0.0
@@ -364,7 +368,7 @@ class DecodingPolicy:
 
     def _seconds_at(self, rows: int, context: int | None) -> list[float]:
         assert self.curve is not None
-        key = (rows, None if context is None else round(context / 256))
+        key = (rows, self.curve.depth_of(context))
         if key not in self._seconds:
             self._seconds[key] = self.curve.table(rows * (1 + self.num_slots), context, rows=rows).tolist()
         return self._seconds[key]
